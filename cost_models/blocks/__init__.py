@@ -1,0 +1,1 @@
+"""Each block described once: operations, parameters, saved tensors and collectives of one rank."""

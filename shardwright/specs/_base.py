@@ -1,0 +1,68 @@
+"""The common base of everything that is read from or written to a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from shardwright.specs.errors import InputError
+
+
+class Spec(BaseModel):
+    """A frozen, strict record: unknown fields are refused, instances hash and compare by value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def to_json(self) -> str:
+        """Canonical text: two-space indent, fields in their declared order, one final newline.
+
+        ``from_json(text).to_json() == text`` for every text that this method wrote.
+        """
+        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, *, source: str = "the given text") -> Self:
+        """Parse canonical or hand-written JSON.
+
+        Raises:
+            InputError: the text is not JSON, or does not fit the schema; every misfit is listed.
+        """
+        try:
+            value = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise InputError(
+                f"{source} is not valid JSON: {error}", fix="restore or re-create the file"
+            ) from None
+        return cls.from_value(value, source=source)
+
+    @classmethod
+    def from_value(cls, value: Any, *, source: str = "the given value") -> Self:
+        """Validate an already parsed JSON value; raises `InputError` listing every misfit."""
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise InputError(
+                f"{source} is not a valid {cls.__name__}: {describe_misfits(error)}",
+                fix="correct the named fields",
+            ) from None
+
+    def content_hash(self) -> str:
+        """SHA-256 over the canonical text, as 64 hex digits."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+def describe_misfits(error: ValidationError, *, most: int = 5) -> str:
+    """One line that names each misfit field, its value and what was expected."""
+    misfits = error.errors(include_url=False)
+    parts = []
+    for misfit in misfits[:most]:
+        where = ".".join(str(part) for part in misfit["loc"]) or "(root)"
+        given = repr(misfit["input"])
+        shown = given if len(given) <= 60 else given[:57] + "..."
+        parts.append(f"{where}: {misfit['msg']} (got {shown})")
+    if len(misfits) > most:
+        parts.append(f"and {len(misfits) - most} more")
+    return "; ".join(parts)

@@ -1,0 +1,160 @@
+"""`ClusterSpec`: what hardware there is, as groups of identical nodes and the links between."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from shardwright.specs._base import Spec
+from shardwright.specs.training import DType
+from shardwright.specs.units import format_bytes
+
+if TYPE_CHECKING:
+    import networkx
+
+Provenance = Literal["measured", "datasheet", "derived", "recalled", "user"]
+"""How a number came to be known; ``recalled`` and ``derived`` get the widest bands."""
+
+
+class LinkTier(Spec):
+    """One class of links: every pair of ranks that it joins gets this bandwidth and latency."""
+
+    name: str
+    """Such as ``nvlink``, ``pcie``, ``infiniband``, ``shared-memory``."""
+    bandwidth_bytes_per_s: PositiveFloat
+    """Per rank and direction, what the wire carries (not what a collective achieves)."""
+    pair_bandwidth_bytes_per_s: PositiveFloat | None = None
+    """To one single peer, where that is less than to all peers together (MI300X: one of 7)."""
+    latency_s: NonNegativeFloat
+    provenance: Provenance
+    source: str
+
+
+class AcceleratorSpec(Spec):
+    """One device: a GPU, an NPU, or a CPU that the ranks on it share."""
+
+    name: str
+    """Slug, one per memory size: ``h100-sxm5-80gb``."""
+    vendor: str
+    memory_bytes: PositiveInt
+    """What the device reports, not the marketing figure."""
+    usable_memory_bytes: PositiveInt
+    """What a training process may allocate: reported less context and driver."""
+    memory_bandwidth_bytes_per_s: PositiveFloat
+    peak_flops_per_s: dict[DType, float]
+    """Dense peak by matmul dtype; a dtype that is absent is not supported."""
+    provenance: Provenance
+    source: str
+
+
+class SharedResource(Spec):
+    """Something that several ranks of a node use at once and share fairly while both are busy."""
+
+    kind: Literal["cores", "nic", "switch"]
+    capacity: PositiveFloat
+    """How many ranks can use it at full speed at the same time."""
+    ranks: PositiveInt
+    """How many ranks of the node share it."""
+
+
+class NodeGroup(Spec):
+    """Identical nodes."""
+
+    name: str
+    """Node type: ``dgx-h100``."""
+    num_nodes: PositiveInt
+    devices_per_node: PositiveInt
+    """Ranks per node. On a CPU these are processes."""
+    accelerator: AcceleratorSpec
+    intra_node: LinkTier
+    inter_node: LinkTier | None
+    """Null: a machine that stands alone."""
+    scale_up_domain_gpus: PositiveInt
+    """Devices joined by ``intra_node``, across nodes where the domain is larger (NVL72: 72)."""
+    shared_resources: tuple[SharedResource, ...] = ()
+    usd_per_gpu_hour: PositiveFloat | None = None
+    host_memory_bytes: PositiveInt | None = None
+
+    @property
+    def num_devices(self) -> int:
+        return self.num_nodes * self.devices_per_node
+
+
+class ClusterSpec(Spec):
+    """Groups of identical nodes; more than one group is a heterogeneous cluster."""
+
+    name: str
+    groups: tuple[NodeGroup, ...] = Field(min_length=1)
+    between_groups: LinkTier | None = None
+
+    @property
+    def num_devices(self) -> int:
+        return sum(group.num_devices for group in self.groups)
+
+    @property
+    def accelerator(self) -> AcceleratorSpec:
+        """The accelerator of the first group."""
+        return self.groups[0].accelerator
+
+    def group_of(self, rank: int) -> NodeGroup:
+        """The node group that a global rank runs on; ranks fill groups and nodes in order."""
+        first = 0
+        for group in self.groups:
+            if rank < first + group.num_devices:
+                return group
+            first += group.num_devices
+        raise IndexError(f"rank {rank} of {self.num_devices}")
+
+    def tier_between(self, rank_a: int, rank_b: int) -> LinkTier:
+        """The slowest class of link on the path between two ranks."""
+        group = self.group_of(rank_a)
+        if group is not self.group_of(rank_b):
+            assert self.between_groups is not None
+            return self.between_groups
+        domain = group.scale_up_domain_gpus
+        if rank_a // domain == rank_b // domain or group.inter_node is None:
+            return group.intra_node
+        return group.inter_node
+
+    def link_graph(self) -> networkx.Graph:
+        """Nodes, their switches and the fabric as a graph with ``bandwidth`` and ``latency``."""
+        import networkx
+
+        graph = networkx.Graph(name=self.name)
+        for group_index, group in enumerate(self.groups):
+            for node in range(group.num_nodes):
+                node_name = f"{group_index}/{node}"
+                intra = group.intra_node
+                graph.add_edge(
+                    node_name, f"{node_name}/devices", tier=intra.name,
+                    bandwidth_bytes_per_s=intra.bandwidth_bytes_per_s, latency_s=intra.latency_s,
+                )  # fmt: skip
+                if group.inter_node is not None:
+                    inter = group.inter_node
+                    graph.add_edge(
+                        node_name, f"{group_index}/fabric", tier=inter.name,
+                        bandwidth_bytes_per_s=inter.bandwidth_bytes_per_s
+                        * group.devices_per_node,
+                        latency_s=inter.latency_s,
+                    )  # fmt: skip
+        if self.between_groups is not None:
+            for group_index in range(1, len(self.groups)):
+                graph.add_edge(
+                    "0/fabric", f"{group_index}/fabric", tier=self.between_groups.name,
+                    bandwidth_bytes_per_s=self.between_groups.bandwidth_bytes_per_s,
+                    latency_s=self.between_groups.latency_s,
+                )  # fmt: skip
+        return graph
+
+    def in_words(self) -> str:
+        """``8 nodes x 8 = 64 x H100-SXM5-80GB (79.1 GiB usable)``."""
+        parts = []
+        for group in self.groups:
+            nodes = "1 node" if group.num_nodes == 1 else f"{group.num_nodes} nodes"
+            usable = format_bytes(group.accelerator.usable_memory_bytes)
+            parts.append(
+                f"{nodes} x {group.devices_per_node} = {group.num_devices} x "
+                f"{group.accelerator.name.upper()} ({usable} usable)"
+            )
+        return " + ".join(parts)

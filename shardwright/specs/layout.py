@@ -1,0 +1,342 @@
+"""`Layout`: how a training step is spread over ranks, and the rules that it must obey."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from pydantic import NonNegativeInt, PositiveInt, model_validator
+
+from shardwright.specs._base import Spec
+from shardwright.specs.cluster import ClusterSpec
+from shardwright.specs.model import ModelSpec
+from shardwright.specs.training import TrainingSpec
+from shardwright.specs.world import WorldSize, divisors, nearest, split_evenly
+
+RecomputeModule = Literal[
+    "core_attn", "attn_proj", "norm", "mlp_act", "mlp", "moe_act", "moe", "shared_experts",
+    "mla_up_proj",
+]  # fmt: skip
+Held = Literal["embedding", "head", "final_norm", "mtp", "vision", "projector", "encoder"]
+
+
+class ScheduleName(StrEnum):
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved-1f1b"
+    ZB_H1 = "zb-h1"
+    ZB_H2 = "zb-h2"
+    ZB_V = "zb-v"
+    DUALPIPE_V = "dualpipev"
+    CUSTOM = "custom"
+
+
+V_SHAPED = frozenset({ScheduleName.ZB_V, ScheduleName.DUALPIPE_V})
+
+
+class Recompute(Spec):
+    """What one virtual stage computes again in the backward pass instead of keeping it."""
+
+    policy: Literal["none", "selective", "full"] = "none"
+    modules: tuple[RecomputeModule, ...] | None = None
+    """For ``selective``; null = core_attn."""
+    num_layers: PositiveInt | None = None
+    """For ``full``: how many of the stage's first layers; null = all."""
+
+
+class StageMesh(Spec):
+    """The grid of one pipeline stage, where stages differ."""
+
+    ranks: tuple[NonNegativeInt, ...]
+    tp: PositiveInt
+    cp: PositiveInt = 1
+    dp: PositiveInt = 1
+    ep: PositiveInt = 1
+    etp: PositiveInt = 1
+
+
+class Stage(Spec):
+    """One virtual stage: which layers and which other blocks it holds, and where it sits."""
+
+    stage: NonNegativeInt
+    rank: NonNegativeInt
+    """Pipeline rank."""
+    chunk: NonNegativeInt
+    """Which of the rank's vpp chunks."""
+    layers: tuple[NonNegativeInt, NonNegativeInt]
+    """[start, stop) of global layer numbers; empty ranges are allowed."""
+    holds: tuple[Held, ...] = ()
+
+    @property
+    def num_layers(self) -> int:
+        return self.layers[1] - self.layers[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken rule with its numbers and the nearest values that obey it."""
+
+    rule: str
+    """A stable slug, such as ``world_size``."""
+    problem: str
+    nearest: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.problem}; nearest: {self.nearest}" if self.nearest else self.problem
+
+
+class Layout(Spec):
+    """Every choice that decides how a step is spread over ranks.
+
+    Build one with `Layout.of`, which fills in the fields that follow from the others.
+    """
+
+    tp: PositiveInt = 1
+    cp: PositiveInt = 1
+    pp: PositiveInt = 1
+    vpp: PositiveInt = 1
+    """Virtual stages per pipeline rank."""
+    dp: PositiveInt = 1
+    """Ranks with different data, without cp."""
+    ep: PositiveInt = 1
+    etp: PositiveInt = 1
+    micro_batch: PositiveInt = 1
+    """Sequences per forward pass of one data-parallel rank."""
+    num_microbatches: PositiveInt | tuple[PositiveInt, ...] = 1
+    """Per step; a list per replica group where replicas differ."""
+    zero: Literal[0, 1, 2, 3] = 0
+    zero_shard_degree: PositiveInt = 1
+    """Ranks that share one copy of what ZeRO shards; divides dp x cp. 1 where zero is 0."""
+    expert_zero_shard_degree: PositiveInt = 1
+    sequence_parallel: bool = False
+    recompute: tuple[Recompute, ...] = (Recompute(),)
+    """One entry per virtual stage, in model order."""
+    offload: tuple[Literal["activations", "optimizer"], ...] = ()
+    loss_chunks: PositiveInt = 1
+    """Pieces in which logits and loss are computed, to bound their memory."""
+    compile: bool = False
+    schedule: ScheduleName | None = None
+    """Null when pp = 1."""
+    stages: tuple[Stage, ...]
+    stage_meshes: tuple[StageMesh, ...] | None = None
+    """Null when every stage has the grid above."""
+    rank_order: Literal["tp-cp-dp-pp", "tp-cp-pp-dp"] = "tp-cp-dp-pp"
+
+    @model_validator(mode="after")
+    def _lists_match_stages(self) -> Layout:
+        expected = self.pp * self.vpp
+        if len(self.stages) != expected or len(self.recompute) != expected:
+            raise ValueError(
+                f"pp x vpp = {expected} virtual stages, but {len(self.stages)} stages and"
+                f" {len(self.recompute)} recompute entries are given"
+            )
+        return self
+
+    @property
+    def world_size(self) -> WorldSize:
+        return WorldSize(tp=self.tp, cp=self.cp, dp=self.dp, pp=self.pp, ep=self.ep, etp=self.etp)
+
+    @property
+    def world(self) -> int:
+        return self.world_size.world
+
+    @property
+    def micro_batches(self) -> int:
+        """The count of micro-batches where all replicas have the same."""
+        assert isinstance(self.num_microbatches, int)
+        return self.num_microbatches
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelSpec,
+        training: TrainingSpec,
+        *,
+        boundaries: tuple[int, ...] | None = None,
+        recompute: tuple[Recompute, ...] | Recompute | None = None,
+        **choices: Any,
+    ) -> Self:
+        """A layout from its free choices.
+
+        ``boundaries``: the pp x vpp - 1 layer numbers at which a new stage starts; default: layers
+        as even as possible. ``recompute``: one policy for all stages, or one per stage; default
+        none. Derived: ``stages``, ``num_microbatches`` (rounded down; `violations` reports what
+        does not divide), the ZeRO shard degrees (default: the whole dp x cp) and ``schedule``
+        (default 1f1b, null when pp = 1).
+        """
+        pp, vpp = choices.get("pp", 1), choices.get("vpp", 1)
+        dp, cp, tp = choices.get("dp", 1), choices.get("cp", 1), choices.get("tp", 1)
+        num_stages = pp * vpp
+        schedule = choices.pop("schedule", None)
+        schedule = None if pp == 1 else ScheduleName(schedule or "1f1b")
+        num_layers = model.decoder.num_layers
+        if boundaries is None:
+            starts = [r.start for r in split_evenly(num_layers, num_stages)]
+        else:
+            starts = [0, *boundaries]
+        stages = place_stages(starts, num_layers, pp, schedule)
+        if not isinstance(recompute, tuple):
+            recompute = (recompute or Recompute(),) * num_stages
+        micro_batches = max(1, training.global_batch // (dp * choices.get("micro_batch", 1)))
+        zero = choices.get("zero", 0)
+        choices.setdefault("num_microbatches", micro_batches)
+        choices.setdefault("zero_shard_degree", dp * cp if zero else 1)
+        edp = max(1, tp * cp * dp // (choices.get("etp", 1) * choices.get("ep", 1)))
+        choices.setdefault("expert_zero_shard_degree", edp if zero else 1)
+        return cls(stages=stages, recompute=recompute, schedule=schedule, **choices)
+
+    def violations(
+        self, model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec
+    ) -> list[Violation]:
+        """All broken rules at once, each with its numbers and the nearest valid values."""
+        return [
+            *self._world_violations(cluster),
+            *self._batch_violations(training),
+            *self._stage_violations(model),
+            *self._tensor_violations(model, training),
+            *self._zero_violations(),
+        ]
+
+    def _world_violations(self, cluster: ClusterSpec) -> list[Violation]:
+        found = []
+        if self.world != cluster.num_devices:
+            rest = self.tp * self.cp * self.pp
+            fitting = cluster.num_devices // rest
+            found.append(Violation(
+                "world_size",
+                f"tp x cp x pp x dp = {self.tp} x {self.cp} x {self.pp} x {self.dp} = {self.world},"
+                f" but the cluster has {cluster.num_devices} devices",
+                f"dp = {fitting}" if fitting and cluster.num_devices % rest == 0 else
+                f"{self.world} devices",
+            ))  # fmt: skip
+        if self.world_size.edp is None:
+            found.append(Violation(
+                "expert_grid",
+                f"tp x cp x dp = {self.world_size.ranks_per_stage} is not a multiple of"
+                f" etp x ep = {self.etp * self.ep}",
+                f"etp x ep in {divisors(self.world_size.ranks_per_stage)}",
+            ))  # fmt: skip
+        return found
+
+    def _batch_violations(self, training: TrainingSpec) -> list[Violation]:
+        if not isinstance(self.num_microbatches, int):
+            return []
+        per_step = self.dp * self.micro_batch * self.num_microbatches
+        if per_step == training.global_batch:
+            return []
+        per_rank = training.global_batch // self.dp
+        fitting = nearest(divisors(per_rank), self.micro_batch) if per_rank else []
+        return [Violation(
+            "batch",
+            f"dp x micro_batch x num_microbatches = {self.dp} x {self.micro_batch} x"
+            f" {self.num_microbatches} = {per_step} is not global_batch = {training.global_batch}",
+            f"micro_batch in {fitting}" if fitting and training.global_batch % self.dp == 0 else
+            f"dp in {nearest(divisors(training.global_batch), self.dp)}",
+        )]  # fmt: skip
+
+    def _stage_violations(self, model: ModelSpec) -> list[Violation]:
+        found = []
+        num_layers = model.decoder.num_layers
+        covered = [layer for stage in self.stages for layer in range(*stage.layers)]
+        if covered != list(range(num_layers)):
+            found.append(Violation(
+                "stage_layers",
+                f"the stages hold {len(covered)} layers"
+                f" ({' '.join(f'{s.layers[0]}-{s.layers[1]}' for s in self.stages)}), not each of"
+                f" the model's {num_layers} once and in order",
+                f"pp x vpp <= {num_layers}",
+            ))  # fmt: skip
+        held = [block for stage in self.stages for block in stage.holds]
+        for block in ("embedding", "final_norm", "head"):
+            if held.count(block) != 1:
+                found.append(Violation(
+                    "stage_blocks", f"{held.count(block)} stages hold the {block}, not one"
+                ))  # fmt: skip
+        if (self.schedule is None) != (self.pp == 1):
+            found.append(Violation(
+                "schedule", f"schedule is {self.schedule or 'null'} with pp = {self.pp}",
+                "null" if self.pp == 1 else "1f1b",
+            ))  # fmt: skip
+        if self.vpp > 1 and self.schedule in (ScheduleName.GPIPE, ScheduleName.ONE_F_ONE_B):
+            found.append(Violation(
+                "schedule", f"{self.schedule} has one stage per rank, but vpp = {self.vpp}",
+                "vpp = 1 or interleaved-1f1b",
+            ))  # fmt: skip
+        return found
+
+    def _tensor_violations(self, model: ModelSpec, training: TrainingSpec) -> list[Violation]:
+        found = []
+        for layer in model.decoder.layers():
+            for branch in layer.branches:
+                body = branch.body
+                if body.kind == "attention" and self.tp > body.num_heads:
+                    found.append(Violation(
+                        "attention_heads",
+                        f"tp = {self.tp} exceeds the {body.num_heads} attention heads",
+                        f"tp <= {body.num_heads}",
+                    ))  # fmt: skip
+                if body.kind == "mlp" and self.tp > body.ffn_size:
+                    found.append(Violation(
+                        "ffn_size", f"tp = {self.tp} exceeds ffn_size = {body.ffn_size}"
+                    ))  # fmt: skip
+        if self.tp > model.embedding.vocab_size:
+            found.append(Violation(
+                "vocab_size",
+                f"tp = {self.tp} exceeds the vocabulary of {model.embedding.vocab_size}",
+            ))  # fmt: skip
+        if self.sequence_parallel and self.tp == 1:
+            found.append(Violation(
+                "sequence_parallel", "sequence_parallel needs tp > 1", "sequence_parallel = false"
+            ))  # fmt: skip
+        if self.sequence_parallel and self.tp > training.seq_len:
+            found.append(Violation(
+                "sequence_parallel", f"tp = {self.tp} exceeds seq_len = {training.seq_len}"
+            ))  # fmt: skip
+        if model.max_seq_len is not None and training.seq_len > model.max_seq_len:
+            found.append(Violation(
+                "seq_len",
+                f"seq_len = {training.seq_len} exceeds the {model.max_seq_len} positions of"
+                f" {model.name}",
+                f"seq_len <= {model.max_seq_len}",
+            ))  # fmt: skip
+        return list(dict.fromkeys(found))
+
+    def _zero_violations(self) -> list[Violation]:
+        found = []
+        if (self.dp * self.cp) % self.zero_shard_degree:
+            found.append(Violation(
+                "zero_shard_degree",
+                f"zero_shard_degree = {self.zero_shard_degree} does not divide dp x cp ="
+                f" {self.dp * self.cp}",
+                f"one of {nearest(divisors(self.dp * self.cp), self.zero_shard_degree)}",
+            ))  # fmt: skip
+        if self.zero == 0 and self.zero_shard_degree != 1:
+            found.append(Violation(
+                "zero_shard_degree",
+                f"zero = 0 shards nothing, but zero_shard_degree = {self.zero_shard_degree}",
+                "zero_shard_degree = 1",
+            ))  # fmt: skip
+        return found
+
+
+def place_stages(
+    starts: list[int], num_layers: int, pp: int, schedule: ScheduleName | None
+) -> tuple[Stage, ...]:
+    """Stages in model order from the layer at which each starts.
+
+    Stage i sits on pipeline rank i mod pp, or min(i, 2 pp - 1 - i) for the V-shaped schedules. The
+    first stage holds the embedding, the last the final norm and the head.
+    """
+    stops = [*starts[1:], num_layers]
+    last = len(starts) - 1
+    stages = []
+    for index, layers in enumerate(zip(starts, stops, strict=True)):
+        v_shaped = schedule in V_SHAPED
+        rank = min(index, 2 * pp - 1 - index) if v_shaped else index % pp
+        first: tuple[Held, ...] = ("embedding",) if index == 0 else ()
+        final: tuple[Held, ...] = ("final_norm", "head") if index == last else ()
+        stages.append(
+            Stage(stage=index, rank=rank, chunk=index // pp, layers=layers, holds=first + final)
+        )
+    return tuple(stages)

@@ -1,0 +1,92 @@
+"""`Plan`: one versioned, diffable file with all that it takes to run, re-price and explain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from shardwright.specs._base import Spec
+from shardwright.specs.cluster import ClusterSpec
+from shardwright.specs.errors import InputError
+from shardwright.specs.layout import Layout
+from shardwright.specs.model import ModelSpec
+from shardwright.specs.prediction import Candidate, Certificate, Prediction
+from shardwright.specs.schedule import Schedule
+from shardwright.specs.software import SoftwareSpec
+from shardwright.specs.training import TrainingSpec
+
+PLAN_SCHEMA = "shardwright.plan/1"
+
+
+class PlanProvenance(Spec):
+    """Who made the plan, from what, and the hashes that let a reader check it."""
+
+    shardwright_version: str
+    created_at: str
+    """UTC, ISO 8601."""
+    command: str | None = None
+    model_hash: str
+    cluster_hash: str
+    profile_hash: str | None = None
+    """Of the hardware profile that priced it."""
+    profile_source: str
+    """Catalogue slug or file name."""
+
+
+class Plan(Spec):
+    """The specs, the layout with its schedule, the prediction, and how it was found."""
+
+    schema_version: Literal["shardwright.plan/1"] = PLAN_SCHEMA
+    model: ModelSpec
+    training: TrainingSpec
+    cluster: ClusterSpec
+    software: SoftwareSpec
+    layout: Layout
+    schedule: Schedule | None
+    """Null when pp = 1: forward and backward of each micro-batch in turn."""
+    environment: dict[str, str]
+    """Variables that must be set before any process starts."""
+    prediction: Prediction
+    certificate: Certificate
+    ties: tuple[Candidate, ...] = ()
+    """Layouts within the band of the best, which only a trial can separate."""
+    alternatives: tuple[Candidate, ...] = ()
+    assumed: dict[str, str] = Field(default_factory=dict)
+    """Defaults that the user did not state, with their values."""
+    provenance: PlanProvenance
+
+    @classmethod
+    def load(cls, path: Path) -> Plan:
+        """Read a plan file; raises `InputError` with one clear line for any unusable file."""
+        return cls.from_json(read_text(path, what="plan"), source=str(path))
+
+    def save(self, path: Path) -> None:
+        """Write the canonical text, complete or not at all."""
+        write_text(path, self.to_json())
+
+
+def read_text(path: Path, *, what: str) -> str:
+    """The text of a user's file; raises `InputError` where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"there is no {what} file {path}", fix="check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError(f"cannot read the {what} file {path}: {reason}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write through a temporary neighbour and rename, so that no reader sees half a file."""
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InputError(
+            f"cannot write {path}: {error.strerror}", fix="free space or choose another path"
+        ) from None

@@ -1,0 +1,98 @@
+"""What the cost model says of a layout, and what the planner says of its search."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
+
+from shardwright.specs._base import Spec
+from shardwright.specs.layout import Layout
+
+
+class Breakdown(Spec):
+    """Where the step time goes on the critical pipeline rank, in seconds; sums to the step."""
+
+    compute_forward: NonNegativeFloat = 0.0
+    compute_backward: NonNegativeFloat = 0.0
+    recompute: NonNegativeFloat = 0.0
+    tp_comm: NonNegativeFloat = 0.0
+    cp_comm: NonNegativeFloat = 0.0
+    ep_comm: NonNegativeFloat = 0.0
+    pp_comm: NonNegativeFloat = 0.0
+    bubble: NonNegativeFloat = 0.0
+    dp_comm_exposed: NonNegativeFloat = 0.0
+    optimizer: NonNegativeFloat = 0.0
+    data: NonNegativeFloat = 0.0
+    other: NonNegativeFloat = 0.0
+
+    @property
+    def total_s(self) -> float:
+        return sum(getattr(self, name) for name in type(self).model_fields)
+
+
+MemoryVerdict = Literal["fits", "edge", "does_not_fit"]
+
+
+class MemoryParts(Spec):
+    """Bytes of one pipeline rank at its peak moment, by what holds them; sums to the peak."""
+
+    weights: NonNegativeInt
+    gradients: NonNegativeInt
+    optimizer_state: NonNegativeInt
+    activations: NonNegativeInt
+    """Saved for backward, over all micro-batches in flight."""
+    gathered_weights: NonNegativeInt
+    """ZeRO-3 units that are unsharded at the peak moment."""
+    transient: NonNegativeInt
+    """Outputs, gradients and workspaces alive only inside the block at the peak moment."""
+    fixed: NonNegativeInt
+    """Device context, communicators and the stated fragmentation margin."""
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(getattr(self, name) for name in type(self).model_fields)
+
+
+class Prediction(Spec):
+    """The priced layout. ``peak_memory_bytes`` has one entry per pp rank, the maximum over its ranks."""  # noqa: E501
+
+    step_time_s: float
+    step_time_band_s: tuple[float, float]
+    """80 % of measurements are expected inside."""
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu: float | None
+    """``model_flops_megatron`` over step time and dense peak of the matmul precision."""
+    bubble_fraction: float
+    peak_memory_bytes: tuple[int, ...]
+    memory_capacity_bytes: int
+    memory_verdict: MemoryVerdict
+    breakdown: Breakdown
+    memory: tuple[MemoryParts, ...]
+    """The parts of each entry of ``peak_memory_bytes``."""
+
+
+class Candidate(Spec):
+    """A layout and its prediction: an alternative, a member of the tie set, or the user's own."""
+
+    layout: Layout
+    prediction: Prediction
+
+
+class Certificate(Spec):
+    """The books of the search: considered = the five other counts together."""
+
+    considered: NonNegativeInt
+    excluded_by_rules: NonNegativeInt
+    excluded_by_memory: NonNegativeInt
+    excluded_by_bound: NonNegativeInt
+    excluded_by_dominance: NonNegativeInt
+    simulated: NonNegativeInt
+    optimal: bool
+    """Everything left has a bound >= incumbent x (1 - 1e-9)."""
+    gap: float = Field(ge=0)
+    """1 - smallest remaining bound / incumbent; 0 where optimal."""
+    space: str
+    """The space in words: which choices were open."""
+    search_s: NonNegativeFloat
