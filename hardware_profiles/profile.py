@@ -35,8 +35,8 @@ class Curve(Spec):
 
     quantity: Literal["flops", "bytes", "launches"]
     op: str
-    """``matmul``, ``attention``, ``elementwise/rms_norm``, ``all_reduce``, ``send_recv`` ...; a shape
-    class after ``@`` where it matters: ``matmul/weight_gradient@k=256``."""
+    """``matmul``, ``attention``, ``elementwise/rms_norm``, ``all_reduce``, ``send_recv`` ...; a
+    shape class after ``@`` where it matters: ``matmul/weight_gradient@k=256``."""
     dtype: DType
     group_shape: tuple[PositiveInt, PositiveInt] = (1, 1)
     """(ranks per node, nodes) of one group."""

@@ -14,7 +14,7 @@ _LAZY = {
     "run": "shardwright.runtime.api",
 }
 
-__all__ = ["__version__", *sorted(_LAZY)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_LAZY)]
 
 
 def __getattr__(name: str) -> Any:

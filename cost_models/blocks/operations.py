@@ -1,8 +1,8 @@
 """The vocabulary in which blocks describe what one rank does for one micro-batch.
 
-Operations are listed in the order in which the runtime performs them. `Elementwise` operations are
-named after what runs (``rms_norm``, ``rope``, ``swiglu``, ``cross_entropy``, ``adamw`` ...), so that
-a profile which measured that very operation can price it, and any other by its bytes.
+Operations are listed in the order in which the runtime performs them. `Elementwise` operations
+are named after what runs (``rms_norm``, ``rope``, ``swiglu``, ``cross_entropy``, ``adamw`` ...), so
+that a profile which measured that very operation can price it, and any other by its bytes.
 """
 
 from __future__ import annotations
