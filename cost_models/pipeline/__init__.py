@@ -1,0 +1,1 @@
+"""Pipeline schedules as data, and the simulator that times them."""
