@@ -6,7 +6,7 @@ a formula. A catalogue entry is a profile without curves, whose parameters come 
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -14,7 +14,7 @@ from shardwright.specs import ClusterSpec, Spec
 from shardwright.specs.cluster import Provenance
 from shardwright.specs.training import DType
 
-PROFILE_VERSION = "shardwright.profile/1"
+PROFILE_VERSION: Final = "shardwright.profile/1"
 
 
 class Point(NamedTuple):

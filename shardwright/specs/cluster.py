@@ -117,11 +117,11 @@ class ClusterSpec(Spec):
             return group.intra_node
         return group.inter_node
 
-    def link_graph(self) -> networkx.Graph:
+    def link_graph(self) -> networkx.Graph[str]:
         """Nodes, their switches and the fabric as a graph with ``bandwidth`` and ``latency``."""
         import networkx
 
-        graph = networkx.Graph(name=self.name)
+        graph: networkx.Graph[str] = networkx.Graph(name=self.name)
         for group_index, group in enumerate(self.groups):
             for node in range(group.num_nodes):
                 node_name = f"{group_index}/{node}"

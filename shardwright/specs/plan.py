@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ from shardwright.specs.schedule import Schedule
 from shardwright.specs.software import SoftwareSpec
 from shardwright.specs.training import TrainingSpec
 
-PLAN_SCHEMA = "shardwright.plan/1"
+PLAN_SCHEMA: Final = "shardwright.plan/1"
 
 
 class PlanProvenance(Spec):

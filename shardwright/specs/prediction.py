@@ -28,7 +28,7 @@ class Breakdown(Spec):
 
     @property
     def total_s(self) -> float:
-        return sum(getattr(self, name) for name in type(self).model_fields)
+        return float(sum(getattr(self, name) for name in type(self).model_fields))
 
 
 MemoryVerdict = Literal["fits", "edge", "does_not_fit"]
@@ -51,7 +51,7 @@ class MemoryParts(Spec):
 
     @property
     def total_bytes(self) -> int:
-        return sum(getattr(self, name) for name in type(self).model_fields)
+        return sum(int(getattr(self, name)) for name in type(self).model_fields)
 
 
 class Prediction(Spec):

@@ -1,0 +1,1 @@
+"""The checks and runners behind ``make check`` and ``make test``."""
