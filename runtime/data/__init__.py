@@ -1,0 +1,1 @@
+"""Text on disk to batches in memory: corpus -> tokenizer -> memory-mapped token file -> batches."""
