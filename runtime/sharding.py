@@ -1,0 +1,232 @@
+"""Flat units: one mechanism for plain data parallelism and ZeRO 1, 2 and 3.
+
+A unit's parameters lie one behind the other in one flat buffer, padded to a multiple of the shard
+degree d; each parameter is a view of it. A second flat buffer accumulates gradients. The ZeRO
+stages differ in what of the two a rank keeps, and when gradients are reduced:
+
+    stage   weights    gradients   reduced                       the optimizer works on
+    0       full       full        after the last micro-batch    everything (d = 1)
+    1       full       full        after the last micro-batch    slice i of d
+    2       full       slice i     after each micro-batch        slice i of d
+    3       slice i    slice i     after each micro-batch        slice i of d
+
+A reduction sums the gradients of ``tp_replicated`` parameters over tp, then reduce-scatters over
+the d ranks that share a copy, then sums over the copies (after the last micro-batch). Reductions
+are sums in the gradient dtype.
+
+**Sharded weights** (ZeRO 3). The flat buffer keeps its storage object, resized to nothing between
+uses: tensors saved for backward are views of that storage and are valid again when it is filled
+again. Parameters get their views through ``.data``, which leaves them their own version counters,
+so that filling the buffer is not taken for a modification of what autograd saved.
+
+**When is a unit's backward over?** When the gradient of each of its parameters has arrived: a
+gradient is complete only after every operation that read the parameter has run backward, so
+neither will the gradients change nor are the weights needed any more. This holds whatever the
+unit's inputs are: the embedding, which has no input gradient, and a tied weight, which two units
+read, need no case of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from shardwright.runtime import ledger
+from shardwright.runtime.parallel.collectives import gather_flat, reduce_scatter_flat
+from shardwright.runtime.replicas import ReplicatedGradients
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """What of a stage's units is sharded, and over which ranks. A group of one rank is None."""
+
+    zero: int
+    degree: int
+    """Ranks that share one copy of what is sharded."""
+    index: int
+    """The slice of this rank, of ``degree``."""
+    shard_group: dist.ProcessGroup | None
+    replica_group: dist.ProcessGroup | None
+    """The ranks that hold the same slice of the other copies."""
+    tp_group: dist.ProcessGroup | None
+
+    @property
+    def shards_weights(self) -> bool:
+        return self.zero == 3 and self.degree > 1
+
+    @property
+    def shards_gradients(self) -> bool:
+        return self.zero >= 2 and self.degree > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A parameter and its elements [start, stop) of the flat buffer."""
+
+    parameter: nn.Parameter
+    start: int
+    stop: int
+
+
+class FlatUnit:
+    """The weights and gradients of one unit.
+
+    Attributes:
+        weights: what this rank's optimizer updates: [padded / d], a view of the flat buffer except
+            under ZeRO 3. In the parameter dtype.
+        slice_range: the elements [start, stop) of the flat buffer that ``weights`` holds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parameters: Iterable[nn.Parameter],
+        plan: ShardPlan,
+        gradient_dtype: torch.dtype,
+    ) -> None:
+        self.name = name
+        self.plan = plan
+        self.slots = _lay_out(parameters)
+        assert self.slots, f"unit {name} has no parameters"
+        first = self.slots[0].parameter
+        self.numel = self.slots[-1].stop
+        self.padded_numel = plan.degree * math.ceil(self.numel / plan.degree)
+        shard_numel = self.padded_numel // plan.degree
+        self.slice_range = (plan.index * shard_numel, (plan.index + 1) * shard_numel)
+        self.replicated = ReplicatedGradients.of(self.slots, plan.tp_group)
+        self._gradient_dtype = gradient_dtype
+        self._full = torch.zeros(self.padded_numel, dtype=first.dtype, device=first.device)
+        self._move_into_flat_buffer()
+        self.weights = self._full[slice(*self.slice_range)]
+        if plan.shards_weights:
+            self.weights = self.weights.clone()
+            self._resize(0)
+        kept = shard_numel if plan.shards_gradients else self.padded_numel
+        self._accumulator = torch.zeros(kept, dtype=gradient_dtype, device=first.device)
+        self._arriving: Tensor | None = None
+        self._num_arrived = 0
+
+    def _move_into_flat_buffer(self) -> None:
+        for slot in self.slots:
+            view = self._full[slot.start : slot.stop].view(slot.parameter.shape)
+            view.copy_(slot.parameter.detach())
+            slot.parameter.data = view
+            slot.parameter.register_post_accumulate_grad_hook(self._accumulate_gradient)
+
+    # Weights
+
+    @property
+    def is_gathered(self) -> bool:
+        return self._full.untyped_storage().nbytes() > 0
+
+    def gather(self) -> None:
+        """Make all weights readable; nothing to do where they are already."""
+        if not self.is_gathered:
+            self._resize(self.padded_numel * self._full.element_size())
+            gather_flat(self._full, self.weights, self.plan.shard_group)
+
+    def release(self) -> None:
+        """Forget the weights of other ranks (ZeRO 3)."""
+        if self.plan.shards_weights:
+            self._resize(0)
+
+    def publish_weights(self) -> None:
+        """After ``weights`` changed: let every rank that keeps full weights have them (ZeRO 1, 2)."""
+        if self.plan.degree > 1 and not self.plan.shards_weights:
+            gather_flat(self._full, self.weights, self.plan.shard_group)
+
+    def _resize(self, num_bytes: int) -> None:
+        self._full.untyped_storage().resize_(num_bytes)
+        ledger.note_storage_resized(self._full)
+
+    def read_by(self, modules: Sequence[nn.Module]) -> None:
+        """Gather and release around the forward and before the backward of the modules that read
+        the weights, in the order in which they run; between the first and last they stay gathered.
+        """
+        if not self.plan.shards_weights:
+            return
+        modules[0].register_forward_pre_hook(lambda *_: self.gather())
+        modules[-1].register_forward_hook(self._after_forward)
+
+    def _after_forward(self, module: nn.Module, inputs: object, output: Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(lambda _: self.gather())
+        self.release()
+
+    # Gradients
+
+    @property
+    def gradients(self) -> Tensor:
+        """The slice of the gradients that belongs to ``weights``; complete after `reduce`."""
+        if self.plan.shards_gradients:
+            return self._accumulator
+        return self._accumulator[slice(*self.slice_range)]
+
+    def zero_gradients(self) -> None:
+        self._accumulator.zero_()
+
+    def _accumulate_gradient(self, parameter: Tensor) -> None:
+        """Add one parameter's gradient to the buffer as soon as autograd has it, and free it."""
+        slot = next(slot for slot in self.slots if slot.parameter is parameter)
+        assert parameter.grad is not None
+        buffer = self._buffer_of_micro_batch()
+        buffer[slot.start : slot.stop].view_as(parameter).add_(parameter.grad)
+        parameter.grad = None
+        self._num_arrived += 1
+        if self._num_arrived == len(self.slots):
+            self._end_backward()
+
+    def _buffer_of_micro_batch(self) -> Tensor:
+        if not self.plan.shards_gradients:
+            return self._accumulator
+        if self._arriving is None:
+            self._arriving = self._accumulator.new_zeros(self.padded_numel)
+        return self._arriving
+
+    def _end_backward(self) -> None:
+        self._num_arrived = 0
+        if self._arriving is not None:
+            self.release()
+            self._sum_over_tp(self._arriving)
+            own = torch.empty_like(self._accumulator)
+            reduce_scatter_flat(own, self._arriving, self.plan.shard_group)
+            self._arriving = None
+            self._accumulator += own
+
+    def assert_backward_is_over(self) -> None:
+        assert self._num_arrived == 0, (
+            f"{self.name}: {self._num_arrived} of {len(self.slots)} gradients arrived"
+        )
+
+    def _sum_over_tp(self, full_gradients: Tensor) -> None:
+        if self.replicated is not None:
+            self.replicated.sum_over_tp(full_gradients)
+
+    def reduce(self) -> None:
+        """After the step's last backward: bring what is not reduced yet to its sum over ranks."""
+        plan = self.plan
+        if not plan.shards_gradients:
+            self._sum_over_tp(self._accumulator)
+            if plan.degree > 1:
+                reduce_scatter_flat(self.gradients, self._accumulator, plan.shard_group)
+        if plan.replica_group is not None:
+            dist.all_reduce(self.gradients, group=plan.replica_group)
+
+    def own_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Ranges of the flat buffer cut to this rank's slice and counted from its start."""
+        first, last = self.slice_range
+        cut = ((max(start, first) - first, min(stop, last) - first) for start, stop in ranges)
+        return [(start, stop) for start, stop in cut if start < stop]
+
+
+def _lay_out(parameters: Iterable[nn.Parameter]) -> tuple[Slot, ...]:
+    slots: list[Slot] = []
+    for parameter in parameters:
+        start = slots[-1].stop if slots else 0
+        slots.append(Slot(parameter, start, start + parameter.numel()))
+    return tuple(slots)
