@@ -1,0 +1,138 @@
+"""From what a user typed to our nouns, with the defaults that are stated and never silent."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shardwright.hardware_profiles.profile import HardwareProfile
+from shardwright.specs import (
+    InputError,
+    ModelSpec,
+    OptimizerSpec,
+    Precision,
+    SoftwareSpec,
+    TrainingSpec,
+)
+from shardwright.specs.units import parse
+from shardwright.specs.world import divisors
+
+DEFAULT_SEQ_LEN = 8192
+DEFAULT_TOKENS_PER_STEP = 2**22
+"""About 4 M, as recent large models are trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The options of ``plan`` and ``estimate`` that say how to train, as they were typed."""
+
+    global_batch: str | None = None
+    seq_len: str | None = None
+    precision: str | None = None
+    optimizer: str | None = None
+    trainable: str = "full"
+    tokens: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to train on what, and which of it the user did not say."""
+
+    model: ModelSpec
+    profile: HardwareProfile
+    training: TrainingSpec
+    software: SoftwareSpec
+    assumed: dict[str, str]
+
+
+def question(
+    model: str, cluster: str, *, gpus: int | None, nodes: int | None, training: Training
+) -> Question:
+    """Look up the model and the cluster and complete the training; raises `InputError`."""
+    from shardwright.hardware_profiles.resolve import resolve_cluster
+    from shardwright.specs.sources import resolve_model
+
+    spec = resolve_model(model)
+    profile = resolve_cluster(cluster, gpus=gpus, nodes=nodes)
+    training_spec, assumed = complete_training(training, spec, profile.devices.num_devices)
+    return Question(spec, profile, training_spec, SoftwareSpec(), assumed)
+
+
+def complete_training(
+    given: Training, model: ModelSpec, num_devices: int
+) -> tuple[TrainingSpec, dict[str, str]]:
+    """The training, and the defaults that it took by name; raises `InputError`."""
+    longest = min(model.max_seq_len or DEFAULT_SEQ_LEN, DEFAULT_SEQ_LEN)
+    seq_len = count(given.seq_len, "--seq-len") if given.seq_len else longest
+    batch = default_global_batch(seq_len, num_devices)
+    one_of(given.trainable, ["full"], "--trainable")
+    precisions = [*map(str, Precision), "fp8"]
+    spec = TrainingSpec(
+        global_batch=count(given.global_batch, "--global-batch") if given.global_batch else batch,
+        seq_len=seq_len,
+        precision=Precision(one_of(given.precision or "bf16", precisions, "--precision")),
+        optimizer=OptimizerSpec(),
+        token_budget=count(given.tokens, "--tokens") if given.tokens else None,
+    )
+    one_of(given.optimizer or spec.optimizer.name, [spec.optimizer.name], "--optimizer")
+    values = {
+        "seq_len": f"{spec.seq_len}",
+        "global_batch": f"{spec.global_batch}",
+        "precision": f"{spec.precision}",
+        "optimizer": spec.optimizer.name,
+    }
+    return spec, {name: value for name, value in values.items() if not getattr(given, name)}
+
+
+def default_global_batch(seq_len: int, num_devices: int) -> int:
+    """About 4 M tokens: the nearest multiple of as many devices as can share it evenly.
+
+    The multiple is of the largest divisor of ``num_devices`` that is no more than the batch, so
+    that odd GPU counts can be used in full.
+    """
+    wanted = max(1, round(DEFAULT_TOKENS_PER_STEP / seq_len))
+    sharers = max(d for d in divisors(num_devices) if d <= wanted)
+    return max(1, round(wanted / sharers)) * sharers
+
+
+def count(text: str, option: str) -> int:
+    """A whole number of at least 1, such as ``512``, ``8k`` (8192) or ``15T`` (tokens)."""
+    value = parse(text, "count")
+    if value < 1 or value != int(value):
+        raise InputError(f"{option} is {text}, not a whole number of at least 1")
+    return int(value)
+
+
+def one_of(value: str, valid: list[str], option: str) -> str:
+    """``value`` if it is valid; raises `InputError` with the nearest valid one."""
+    if value in valid:
+        return value
+    near = difflib.get_close_matches(value, valid, n=1)
+    fix = f"did you mean {near[0]}? " if near else ""
+    raise InputError(f"{option} is {value!r}", fix=f"{fix}valid: {', '.join(valid)}")
+
+
+def choices(text: str | None, option: str) -> dict[str, str]:
+    """``tp=8,pp=4`` as names and values; raises `InputError` for a part that is not name=value."""
+    found: dict[str, str] = {}
+    for part in _parts(text):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (name and equals and value):
+            raise InputError(
+                f"{option} has {part!r}, which is not name=value",
+                fix=f"write it like {option} tp=8,pp=4",
+            )
+        if name in found:
+            raise InputError(f"{option} gives {name} twice: {found[name]} and {value}")
+        found[name] = value
+    return found
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    """``cp,offload`` as names."""
+    return tuple(part.strip() for part in _parts(text))
+
+
+def _parts(text: str | None) -> Iterable[str]:
+    return (part for part in (text or "").split(",") if part.strip())

@@ -1,0 +1,44 @@
+"""Arguments and options that several commands share, so that they read alike everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A preset (see `models`), a hub id, a config.json or its folder, or module:factory.",
+    ),
+]
+Cluster = Annotated[
+    str,
+    typer.Option(
+        metavar="C",
+        help="A catalogue name (see `clusters`), NAME:NODES, a profile file, `local`, or"
+        " ACCELERATOR:GxN[,memory=..][,intra=..][,inter=..].",
+    ),
+]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")]
+
+Gpus = Annotated[int | None, typer.Option(min=1, help="Devices in all.")]
+Nodes = Annotated[int | None, typer.Option(min=1, help="Nodes in all.")]
+GlobalBatch = Annotated[
+    str | None, typer.Option(metavar="B", help="Sequences per step; default about 4 M tokens.")
+]
+SeqLen = Annotated[
+    str | None,
+    typer.Option(
+        metavar="S", help="Tokens per sequence, 8k = 8192; default the model's, 8192 at most."
+    ),
+]
+Precision = Annotated[str | None, typer.Option(metavar="P", help="fp32, bf16, ...; default bf16.")]
+Optimizer = Annotated[str | None, typer.Option(metavar="O", help="Default adamw.")]
+Trainable = Annotated[str, typer.Option(help="Which parameters are trained.")]
+Tokens = Annotated[str | None, typer.Option(metavar="T", help="Tokens to train on in all: 2T.")]
+
+Force = Annotated[bool, typer.Option("--force", help="Overwrite whatever the output path holds.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]

@@ -1,0 +1,88 @@
+"""``shardwright plan MODEL --cluster C``: the best layout, and why it is the best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardwright.cli import _options
+
+if TYPE_CHECKING:
+    from shardwright.specs import Plan
+
+
+def plan(
+    model: _options.Model,
+    cluster: _options.Cluster,
+    gpus: _options.Gpus = None,
+    nodes: _options.Nodes = None,
+    global_batch: _options.GlobalBatch = None,
+    seq_len: _options.SeqLen = None,
+    precision: _options.Precision = None,
+    optimizer: _options.Optimizer = None,
+    trainable: _options.Trainable = "full",
+    tokens: _options.Tokens = None,
+    objective: Annotated[str, typer.Option(help="What to make best.")] = "step-time",
+    fix: Annotated[str | None, typer.Option(help="Choices to keep: tp=8,pp=4.")] = None,
+    forbid: Annotated[str | None, typer.Option(help="Choices to rule out: cp,zero=3.")] = None,
+    top: Annotated[int, typer.Option(min=1, metavar="K", help="Layouts in the table.")] = 5,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")
+    ] = None,
+    force: _options.Force = False,
+    as_json: _options.Json = False,
+) -> None:
+    """Find the best layout for a model on a cluster, with a certificate."""
+    from shardwright.cli import _inputs, _output
+    from shardwright.planner import api
+
+    _inputs.one_of(objective, ["step-time"], "--objective")
+    training = _inputs.Training(global_batch, seq_len, precision, optimizer, trainable, tokens)
+    asked = _inputs.question(model, cluster, gpus=gpus, nodes=nodes, training=training)
+    answer = api.plan(
+        model=asked.model,
+        profile=asked.profile,
+        training=asked.training,
+        software=asked.software,
+        fix=_inputs.choices(fix, "--fix"),
+        forbid=_inputs.names(forbid),
+        top=top,
+        assumed=asked.assumed,
+    )
+    if answer.plan is not None and output is not None:
+        _output.write_spec(output, answer.plan, force=force)
+    if as_json:
+        _output.print_json(answer.to_json_dict())
+    elif answer.plan is not None:
+        print_plan(answer.plan, output)
+    _output.require_feasible(answer, details=not as_json)
+
+
+def print_plan(plan: Plan, path: Path | None) -> None:
+    """The plan for people: what was asked, the table, the ties, the certificate, what next."""
+    from shardwright.cli import _output, _tables
+
+    out = _output.console()
+    for line in _tables.plan_lines(plan):
+        out.print(line)
+    out.print(_tables.candidates_table(_tables.ranked(plan)))
+    if plan.layout.pp > 1:
+        out.print(f"stages    {_tables.stages_in_words(plan.layout)}")
+    for line in (*_tables.ties_in_words(plan), *_tables.budget_in_words(plan)):
+        out.print(line)
+    out.print(f"certain   {_tables.certificate_in_words(plan.certificate)}")
+    out.print()
+    for line in next_commands(path):
+        out.print(line)
+
+
+def next_commands(path: Path | None) -> Iterator[str]:
+    """What to type next."""
+    if path is None:
+        yield "next: the same command with -o plan.json keeps this plan"
+        return
+    yield f"next: shardwright explain {path}"
+    yield f"      shardwright run {path} --data DATA --steps 100"
