@@ -1,0 +1,234 @@
+"""Admissible lower bounds on step time and memory of layouts whose boundaries are still open.
+
+Everything here is built from `UnitPrices`: what each indivisible unit of the model (embedding, each
+layer, final norm with head) costs at least under one `Choices`, taken from the same priced
+operations as the simulation. Stage i of a cut holds units [a, e); its forward pass takes f_i, its
+backward pass b_i, each with the receive that the rank waits for before it; W_i = f_i + b_i; m is
+the number of micro-batches. The makespan of a pipeline is the longest path through its actions, so
+the length of *any* path is a lower bound. `StageBounds` takes, for every stage, paths that end on
+stage 0 and depend on the cut only through that stage's own units:
+
+- stay: down to stage i, all its 2m actions, and up again: sum_{j<i} W_j + m W_i
+- 1F1B, where stage i runs w = min(pp - 1 - i, m) forwards ahead. Before its first backward a trip
+  down to the last stage and back is needed (start), and likewise after its last forward (end):
+
+      start:          sum_j W_j + (m - 1) b_i + (m - 1 - w) f_i
+      end:            sum_j W_j + (m - 1) f_i + (m - 1 - w) b_i
+      start and end:  sum_j W_j + sum_{j>i} W_j + (m - 1 - w) W_i,  where m >= w + 2
+
+- GPipe: all forwards flow down, all backwards up: sum_j W_j + (m - 1) W_i
+
+The simulation only ever adds to these: waiting, shared cores, collectives in each other's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.planner.choices import Choices
+from shardwright.specs import Layout, Prediction, ScheduleName
+
+Floats = NDArray[np.float64]
+
+SLACK = 1e-12
+"""Relative: sums in another order than the simulation's may differ by rounding, and a bound must
+not exceed what it bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPrices:
+    """The least that each unit costs on one rank, under one `Choices`. Arrays are [units] long,
+    in model order, but for the two receives, which are [pp] long."""
+
+    forward_s: Floats
+    """Of one micro-batch."""
+    backward_s: Floats
+    receive_forward_s: Floats
+    """What stage i waits for one micro-batch's input to cross; 0 for the first stage."""
+    receive_backward_s: Floats
+    """As above for the gradient of its output; 0 for the last stage."""
+    reduction_s: Floats
+    """Reduction of a unit's gradients after the last backward."""
+    optimizer_s: Floats
+    """What a unit costs after the global gradient norm is known: update and gathering."""
+    fixed_s: float
+    """What every step pays once: counts, the norm, barriers."""
+    shared_work_s: float
+    """What the pipeline takes where ranks share cores and these never rest; 0 = none shared."""
+    state_bytes: Floats
+    """Weights, gradients and optimizer state."""
+    saved_bytes: Floats
+    """Kept from forward to backward for one micro-batch."""
+    peak_bytes: Floats
+    """Of one unit while it runs: the most alive beyond state and what earlier units saved."""
+    fixed_bytes: float
+
+
+class Pricer(Protocol):
+    """What the search needs to know of a problem's costs."""
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Usable memory of a device."""
+
+    def prices(self, choices: Choices) -> UnitPrices:
+        """Lower bounds for every unit."""
+
+    def predict(self, layout: Layout) -> Prediction:
+        """The simulated step."""
+
+
+def quick_step_bound_s(choices: Choices, prices: UnitPrices) -> float:
+    """A bound over all cuts, in a few additions.
+
+    The slowest stage takes sum W / pp at least, and as long as the slowest unit. For 1F1B with
+    m > pp, the "start and end" paths alone give sum W + (m - 1) sum W / pp: their mean, with
+    weights l_0 = K / (m - pp) and l_j = (K - l_0 - ... - l_{j-1}) / (m - pp + j), which are
+    positive, counts every W_j exactly K = (m - 1) / pp times beyond the first.
+    """
+    pp, m = choices.pp, choices.num_microbatches
+    forward = float(prices.forward_s.sum() + prices.receive_forward_s.sum())
+    backward = float(prices.backward_s.sum() + prices.receive_backward_s.sum())
+    work = forward + backward
+    slowest = max(work / pp, float((prices.forward_s + prices.backward_s).max()))
+    pipeline = max(work, m * slowest, prices.shared_work_s)
+    if choices.schedule != ScheduleName.ONE_F_ONE_B or m > pp:
+        pipeline = max(pipeline, work + (m - 1) * work / pp)
+    reduction = float(prices.reduction_s[0])
+    optimizer = max(float(prices.optimizer_s.sum()) / pp, float(prices.optimizer_s.max()))
+    return (prices.fixed_s + pipeline + reduction + optimizer) * (1 - SLACK)
+
+
+def quick_memory_bound_bytes(choices: Choices, prices: UnitPrices) -> float:
+    """The least peak over all cuts: the fullest stage holds the mean at least.
+
+    Each stage keeps one micro-batch at least, and under GPipe all of them.
+    """
+    in_flight = min(micro_batches_in_flight(choices))
+    states = float(prices.state_bytes.sum())
+    saved = float(prices.saved_bytes.sum())
+    mean = (states + (in_flight - 1) * saved) / choices.pp
+    fullest = max(mean, float((prices.state_bytes + prices.peak_bytes).max()))
+    return prices.fixed_bytes + fullest
+
+
+def micro_batches_in_flight(choices: Choices) -> list[int]:
+    """The most micro-batches whose activations each stage holds at once."""
+    m, pp = choices.num_microbatches, choices.pp
+    if pp == 1:
+        return [1]
+    if choices.schedule == ScheduleName.GPIPE:
+        return [m] * pp
+    return [min(pp - stage, m) for stage in range(pp)]
+
+
+class StageBounds:
+    """Bounds of every stage that a cut may contain: arrays [pp, units + 1, units + 1] over
+    (stage i, first unit a, first unit after it e), infinite where no cut has such a stage or it
+    does not fit into memory."""
+
+    def __init__(self, choices: Choices, prices: UnitPrices, capacity_bytes: float) -> None:
+        self.choices = choices
+        self.prices = prices
+        self.num_units = len(prices.forward_s)
+        self._forward, self._backward = _sums(prices.forward_s), _sums(prices.backward_s)
+        self._receives = (_sums(prices.receive_forward_s), _sums(prices.receive_backward_s))
+        self.fits = self._possible() & (self.memory_bytes() <= capacity_bytes)
+        path_s = self._path_s()
+        self.first_reduction_s = _sums(prices.reduction_s)
+        """[e]: reductions of stage 0 if it ends before unit e."""
+        self.path_s = np.where(self.fits, np.maximum(path_s, prices.shared_work_s), np.inf)
+        """Until stage 0 has done its last backward."""
+        self.own_path_s = np.where(self.fits, self._own_path_s(path_s), np.inf)
+        """Until the stage itself has reduced its gradients."""
+        self.optimizer_s = np.where(self.fits, _spans(prices.optimizer_s), np.inf)
+
+    def step_s(self, path_s: float, own_path_s: float, optimizer_s: float, first: int) -> float:
+        """The bound of a cut from the largest entry of each kind over its stages.
+
+        The global gradient norm waits for every stage's reduction, and the step for every stage's
+        update; ``first`` is the first unit that stage 0 does not hold.
+        """
+        until_norm = max(path_s + float(self.first_reduction_s[first]), own_path_s)
+        return (self.prices.fixed_s + until_norm + optimizer_s) * (1 - SLACK)
+
+    def cut_step_s(self, starts: Sequence[int]) -> float:
+        """The bound of one cut, given the first unit of stages 1, 2, ...; infinite: too big."""
+        bounds = [0, *starts, self.num_units]
+        at = [(i, bounds[i], bounds[i + 1]) for i in range(self.choices.pp)]
+        kinds = (self.path_s, self.own_path_s, self.optimizer_s)
+        path, own_path, optimizer = (max(float(kind[stage]) for stage in at) for kind in kinds)
+        return self.step_s(path, own_path, optimizer, bounds[1])
+
+    def memory_bytes(self) -> Floats:
+        """The least peak of each stage: its state, what earlier micro-batches saved, and the unit
+        at which the current one peaks."""
+        prices = self.prices
+        saved = _sums(prices.saved_bytes)
+        reached = saved[:-1] + prices.peak_bytes
+        size = self.num_units + 1
+        peak = np.full((size, size), -np.inf)
+        for first in range(self.num_units):
+            peak[first, first + 1 :] = np.maximum.accumulate(reached[first:]) - saved[first]
+        earlier = np.array(micro_batches_in_flight(self.choices), dtype=np.float64) - 1
+        held = earlier[:, None, None] * _spans(prices.saved_bytes)
+        total: Floats = prices.fixed_bytes + _spans(prices.state_bytes) + held + peak
+        return total
+
+    def _possible(self) -> NDArray[np.bool_]:
+        """Stages that leave one unit at least to every other stage."""
+        pp, units = self.choices.pp, self.num_units
+        stage = np.arange(pp)[:, None, None]
+        first = np.arange(units + 1)[None, :, None]
+        stop = np.arange(units + 1)[None, None, :]
+        before = np.where(stage == 0, first == 0, first >= stage)
+        after = np.where(stage == pp - 1, stop == units, stop <= units - (pp - 1 - stage))
+        possible: NDArray[np.bool_] = before & after & (stop > first)
+        return possible
+
+    def _path_s(self) -> Floats:
+        """The longest of the paths named at the top of this file."""
+        m, pp = self.choices.num_microbatches, self.choices.pp
+        forward = _spans(self.prices.forward_s) + self.prices.receive_forward_s[:, None, None]
+        backward = _spans(self.prices.backward_s) + self.prices.receive_backward_s[:, None, None]
+        work = forward + backward
+        total = self._forward[-1] + self._backward[-1] + sum(sums[-1] for sums in self._receives)
+        before = self._work_before_s()
+        longest = before + m * work
+        if self.choices.schedule != ScheduleName.ONE_F_ONE_B:
+            return np.maximum(longest, total + (m - 1) * work)
+        ahead = np.minimum(pp - 1 - np.arange(pp), m)[:, None, None]
+        later = np.maximum(m - 1 - ahead, 0)
+        longest = np.maximum(longest, total + (m - 1) * backward + later * forward)
+        longest = np.maximum(longest, total + (m - 1) * forward + later * backward)
+        twice = total + (total - before - work) + later * work
+        return np.where(m >= ahead + 2, np.maximum(longest, twice), longest)
+
+    def _work_before_s(self) -> Floats:
+        """Forward and backward of one micro-batch through all stages before."""
+        received = sum(sums[:-1] for sums in self._receives)
+        before: Floats = (self._forward + self._backward)[None, :, None]
+        return before + np.asarray(received)[:, None, None]
+
+    def _own_path_s(self, path_s: Floats) -> Floats:
+        """A path ends on stage i instead of stage 0, and its reductions follow."""
+        backward_before = self._backward[None, :, None] + self._receives[1][:-1][:, None, None]
+        own: Floats = path_s - backward_before + _spans(self.prices.reduction_s)
+        return own
+
+
+def _sums(values: Floats) -> Floats:
+    """[n + 1]: the sum of the first 0, 1, ... n values."""
+    return np.concatenate([np.zeros(1), np.cumsum(values)])
+
+
+def _spans(values: Floats) -> Floats:
+    """[n + 1, n + 1]: the sum of values a, a + 1, ... e - 1 at (a, e)."""
+    sums = _sums(values)
+    spans: Floats = sums[None, :] - sums[:, None]
+    return spans

@@ -1,0 +1,121 @@
+"""Stage boundaries in increasing order of their bound, and how many of them fit.
+
+A cut is the first unit of each stage but the first, which starts at unit 0. The bound of a cut
+(`StageBounds.cut_step_s`) is made of three maxima over its stages, so the least bound of all cuts
+that begin alike follows from three dynamic programmes over (stage, first unit), run backwards; and
+best-first search over beginnings that are extended by one stage at a time yields cuts in exactly
+the order of their bounds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.planner.bounds import Floats, StageBounds
+
+Cut = tuple[int, ...]
+"""First units of stages 1, 2, ... pp - 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """The first stages of a cut, and the largest entry of each kind over them."""
+
+    cut: Cut
+    path_s: float
+    own_path_s: float
+    optimizer_s: float
+
+
+class CutsInOrder:
+    """All cuts that fit, the least bound first, equal ones in lexicographic order where both were
+    reached; made one at a time.
+
+    ``only``: the one cut that is allowed, where the user fixed it.
+    """
+
+    def __init__(self, bounds: StageBounds, only: Cut | None = None) -> None:
+        self._bounds = bounds
+        self._pp = bounds.choices.pp
+        self._num_units = bounds.num_units
+        self._heap: list[tuple[float, int, Cut, _Beginning]] = []
+        if only is not None:
+            self._push_whole(only)
+            return
+        self._path_to_go_s = _least_maximum(bounds.path_s)
+        self._own_path_to_go_s = _least_maximum(bounds.own_path_s)
+        self._optimizer_to_go_s = _least_maximum(bounds.optimizer_s)
+        self._extend(_Beginning((), 0.0, 0.0, 0.0))
+        self._settle()
+
+    @property
+    def next_bound_s(self) -> float:
+        """The bound of the cut that `pop` returns next; infinite where none is left."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def pop(self) -> Cut:
+        """The cut with the least bound of those that are left."""
+        cut = heapq.heappop(self._heap)[2]
+        self._settle()
+        return cut
+
+    def _settle(self) -> None:
+        """Extend beginnings until the first in the heap is a whole cut."""
+        while self._heap and len(self._heap[0][2]) < self._pp - 1:
+            self._extend(heapq.heappop(self._heap)[3])
+
+    def _push_whole(self, cut: Cut) -> None:
+        bound_s = self._bounds.cut_step_s(cut)
+        if bound_s < math.inf:
+            whole = _Beginning(cut, 0.0, 0.0, 0.0)
+            self._heap.append((bound_s, 1 - self._pp, cut, whole))
+
+    def _extend(self, beginning: _Beginning) -> None:
+        """Push every beginning with one stage more that some whole cut continues."""
+        stage = len(beginning.cut)
+        first = beginning.cut[-1] if beginning.cut else 0
+        kinds = (self._bounds.path_s, self._bounds.own_path_s, self._bounds.optimizer_s)
+        to_go = (self._path_to_go_s, self._own_path_to_go_s, self._optimizer_to_go_s)
+        so_far = (beginning.path_s, beginning.own_path_s, beginning.optimizer_s)
+        reached = [np.maximum(k[stage, first], s) for k, s in zip(kinds, so_far, strict=True)]
+        whole = [np.maximum(r, t[stage + 1]) for r, t in zip(reached, to_go, strict=True)]
+        possible = np.flatnonzero(np.isfinite(whole[0] + whole[1] + whole[2]))
+        for stop in possible.tolist():
+            extended = (*beginning.cut, stop) if stage < self._pp - 1 else beginning.cut
+            bound_s = self._bounds.step_s(
+                *(float(kind[stop]) for kind in whole), extended[0] if extended else stop
+            )
+            longer = _Beginning(extended, *(float(kind[stop]) for kind in reached))
+            heapq.heappush(self._heap, (bound_s, -len(extended), extended, longer))
+
+
+def _least_maximum(stages_s: Floats) -> Floats:
+    """[pp + 1, units + 1]: over all ways to fill stages i, i + 1, ... from unit a, the least
+    possible largest entry."""
+    pp, size, _ = stages_s.shape
+    to_go = np.full((pp + 1, size), np.inf)
+    to_go[pp, size - 1] = -np.inf
+    for stage in reversed(range(pp)):
+        to_go[stage] = np.maximum(stages_s[stage], to_go[stage + 1][None, :]).min(axis=1)
+    return to_go
+
+
+def count_cuts(bounds: StageBounds) -> int:
+    """Exactly how many cuts have stages that all fit.
+
+    What a stage needs grows with its units, so that those which fit from one first unit end in one
+    run of units, whose ways to go on are a difference of two running sums.
+    """
+    ways = [0] * bounds.num_units + [1]
+    for stage in reversed(range(bounds.choices.pp)):
+        fits = bounds.fits[stage]
+        starts = fits.argmax(axis=1).tolist()
+        stops = (np.array(starts) + fits.sum(axis=1)).tolist()
+        sums = list(itertools.accumulate(ways, initial=0))
+        ways = [sums[stop] - sums[start] for start, stop in zip(starts, stops, strict=True)]
+    return ways[0]

@@ -1,0 +1,75 @@
+"""`Problem`: what is to be planned. `Constraints`: what the user fixed, forbade and asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from shardwright.hardware_profiles.profile import HardwareProfile
+from shardwright.specs import ClusterSpec, InputError, ModelSpec, SoftwareSpec, TrainingSpec
+
+ChoiceValue = int | str | bool | tuple[int, ...]
+"""A value of one choice; a tuple holds stage boundaries."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model to train, how, on what hardware and with what software."""
+
+    model: ModelSpec
+    training: TrainingSpec
+    profile: HardwareProfile
+    software: SoftwareSpec = field(default_factory=SoftwareSpec)
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        return self.profile.devices
+
+    @property
+    def world(self) -> int:
+        """Ranks in all: every device of the cluster is used."""
+        return self.cluster.num_devices
+
+    @cached_property
+    def num_layers(self) -> int:
+        return self.model.decoder.num_layers
+
+    @property
+    def num_units(self) -> int:
+        """Indivisible pieces in model order: embedding, each layer, final norm with head."""
+        return self.num_layers + 2
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What the user decided already.
+
+    ``fixed``: names and values as of `choices.parse_choices`. ``forbidden``: names of
+    `space.FORBIDDABLE`, or ``name=value``.
+    """
+
+    fixed: Mapping[str, ChoiceValue] = field(default_factory=dict)
+    forbidden: frozenset[str] = frozenset()
+    top: int = 3
+    """Rows wanted in all: the best layout and its runners-up, each with other choices."""
+    time_limit_s: float | None = None
+    """Stop proving after this long and return the best found, with its gap; but not before one
+    was found."""
+    objective: str = "step-time"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be asked for; raises `InputError`."""
+        if self.top < 1:
+            raise InputError(f"top = {self.top} asks for no layout", fix="set top to 1 or more")
+        if self.time_limit_s is not None and not self.time_limit_s > 0:
+            raise InputError(
+                f"a time limit of {self.time_limit_s} s leaves no time to search",
+                fix="give a positive number of seconds",
+            )
+        if self.objective != "step-time":
+            raise InputError(
+                f"the objective {self.objective!r} is not known",
+                why="layouts are ranked by predicted step time",
+                fix="leave the objective out or set it to step-time",
+            )

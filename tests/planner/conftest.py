@@ -1,0 +1,201 @@
+"""Small problems, and a cost model made of invented unit costs and the real pipeline simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from shardwright.cost_models.pipeline.makespan import PipelineCosts, simulate
+from shardwright.cost_models.pipeline.program import program_of
+from shardwright.hardware_profiles.profile import HardwareProfile, ProfileProvenance
+from shardwright.planner.bounds import UnitPrices
+from shardwright.planner.choices import Choices
+from shardwright.planner.problem import Problem
+from shardwright.specs import (
+    AcceleratorSpec,
+    ActionKind,
+    AttentionBlock,
+    Breakdown,
+    ClusterSpec,
+    EmbeddingBlock,
+    HeadBlock,
+    LayerBlock,
+    Layout,
+    LinkTier,
+    MemoryParts,
+    MlpBlock,
+    ModelSpec,
+    NodeGroup,
+    NormBlock,
+    Prediction,
+    ResidualBranch,
+    Tower,
+    TrainingSpec,
+)
+
+GIB = 2**30
+
+
+def tiny_model(num_layers: int = 4, hidden: int = 32, heads: int = 4) -> ModelSpec:
+    norm = NormBlock(type="rms_norm", hidden_size=hidden, bias=False, epsilon=1e-5)
+    attention = AttentionBlock(
+        hidden_size=hidden, num_heads=heads, num_kv_heads=2, head_dim=hidden // heads,
+        qkv_bias=False, output_bias=False, rotary=None,
+    )  # fmt: skip
+    mlp = MlpBlock(hidden_size=hidden, ffn_size=96, activation="silu", gated=True, bias=False)
+    branches = tuple(ResidualBranch(body=body, pre_norm=norm) for body in (attention, mlp))
+    blocks = (
+        EmbeddingBlock(vocab_size=101, hidden_size=hidden),
+        LayerBlock(branches=branches, repeat=num_layers),
+        norm,
+        HeadBlock(vocab_size=101, hidden_size=hidden, tied=False),
+    )
+    tower = Tower(name="decoder", blocks=blocks)
+    return ModelSpec(name="tiny", family="custom", towers=(tower,), max_seq_len=64, source="test")
+
+
+def tiny_profile(num_devices: int = 4, memory_bytes: int = GIB) -> HardwareProfile:
+    link = LinkTier(
+        name="bus", bandwidth_bytes_per_s=1e9, latency_s=1e-5, provenance="user", source="test"
+    )
+    device = AcceleratorSpec(
+        name="box", vendor="none", memory_bytes=memory_bytes, usable_memory_bytes=memory_bytes,
+        memory_bandwidth_bytes_per_s=1e10, peak_flops_per_s={"fp32": 1e11}, provenance="user",
+        source="test",
+    )  # fmt: skip
+    group = NodeGroup(
+        name="node", num_nodes=1, devices_per_node=num_devices, accelerator=device,
+        intra_node=link, inter_node=None, scale_up_domain_gpus=num_devices,
+    )  # fmt: skip
+    made = ProfileProvenance(created_at="2026-01-01T00:00:00Z", host="test", software={})
+    return HardwareProfile(provenance=made, devices=ClusterSpec(name="test", groups=(group,)))
+
+
+def tiny_problem(
+    num_layers: int = 4,
+    num_devices: int = 4,
+    global_batch: int = 8,
+    memory_bytes: int = GIB,
+) -> Problem:
+    training = TrainingSpec.model_validate(
+        {"global_batch": global_batch, "seq_len": 16, "precision": "fp32"}
+    )
+    return Problem(tiny_model(num_layers), training, tiny_profile(num_devices, memory_bytes))
+
+
+@dataclass(frozen=True)
+class InventedCosts:
+    """A `Pricer` whose units cost what a seed says; the pipeline is simulated for real."""
+
+    problem: Problem
+    seed: int
+    capacity_bytes: int = GIB
+
+    def prices(self, choices: Choices) -> UnitPrices:
+        draw = np.random.default_rng(
+            [self.seed, choices.tp, choices.micro_batch, choices.sequence_parallel]
+        )
+        units = self.problem.num_units
+        forward = draw.uniform(0.5, 1.5, units) * choices.micro_batch / choices.tp**0.7
+        backward = draw.uniform(1.0, 3.0, units) * choices.micro_batch / choices.tp**0.7
+        if choices.recompute == "full":
+            backward = backward + forward
+        gather = 0.05 if choices.zero == 3 else 0.0
+        cross = draw.uniform(0.0, 0.4, choices.pp)
+        at_start, at_end = (np.arange(choices.pp) != end for end in (0, choices.pp - 1))
+        sharded = choices.dp if choices.zero else 1
+        state = draw.uniform(0.5, 1.0, units) * 20e6 / choices.tp
+        saved = draw.uniform(0.5, 1.0, units) * 4e6 * choices.micro_batch / choices.tp
+        saved = saved / 4 if choices.recompute == "full" else saved
+        return UnitPrices(
+            forward_s=forward + gather,
+            backward_s=backward + gather,
+            receive_forward_s=cross * at_start,
+            receive_backward_s=cross * at_end,
+            reduction_s=draw.uniform(0.1, 0.3, units) * (choices.dp > 1) / choices.tp,
+            optimizer_s=draw.uniform(0.1, 0.2, units) / sharded,
+            fixed_s=0.125,
+            shared_work_s=0.0,
+            state_bytes=np.floor(state / sharded),
+            saved_bytes=np.floor(saved),
+            peak_bytes=np.floor(saved * 1.5),
+            fixed_bytes=1e6,
+        )
+
+    def predict(self, layout: Layout) -> Prediction:
+        choices = choices_of(layout)
+        prices = self.prices(choices)
+        units = [_units(layout, stage) for stage in range(layout.pp)]
+        work, transfer = {}, {}
+        for stage, span in enumerate(units):
+            work[stage, ActionKind.FORWARD] = (float(prices.forward_s[span].sum()),)
+            work[stage, ActionKind.BACKWARD] = (float(prices.backward_s[span].sum()),)
+        for stage in range(layout.pp - 1):
+            forward = float(prices.receive_forward_s[stage + 1])
+            transfer[stage, ActionKind.SEND_FORWARD] = forward
+            backward = float(prices.receive_backward_s[stage])
+            transfer[stage + 1, ActionKind.SEND_BACKWARD] = backward
+        timeline = simulate(program_of(layout), PipelineCosts(work, transfer))
+        reduced = max(
+            timeline.ends_s[stage][-1] + float(prices.reduction_s[span].sum())
+            for stage, span in enumerate(units)
+        )
+        updated = max(float(prices.optimizer_s[span].sum()) for span in units)
+        return self._prediction(layout, prices, units, prices.fixed_s + reduced + updated)
+
+    def _prediction(
+        self, layout: Layout, prices: UnitPrices, units: list[slice], step_s: float
+    ) -> Prediction:
+        parts = []
+        for stage, span in enumerate(units):
+            in_flight = 1 if layout.pp == 1 else min(layout.pp - stage, layout.micro_batches)
+            if layout.schedule == "gpipe":
+                in_flight = layout.micro_batches
+            saved = prices.saved_bytes[span]
+            reached = np.cumsum(saved) - saved + prices.peak_bytes[span]
+            alive = (in_flight - 1) * saved.sum() + reached.max()
+            parts.append(MemoryParts(
+                weights=int(prices.state_bytes[span].sum()), gradients=0, optimizer_state=0,
+                activations=int(alive), gathered_weights=0, transient=0,
+                fixed=int(prices.fixed_bytes),
+            ))  # fmt: skip
+        peaks = tuple(part.total_bytes for part in parts)
+        tokens_per_s = self.problem.training.tokens_per_step / step_s
+        return Prediction(
+            step_time_s=step_s, step_time_band_s=(step_s * 0.9, step_s * 1.1),
+            tokens_per_s=tokens_per_s, tokens_per_s_per_gpu=tokens_per_s / layout.world,
+            mfu=None, bubble_fraction=0.0, peak_memory_bytes=peaks,
+            memory_capacity_bytes=self.capacity_bytes,
+            memory_verdict="fits" if max(peaks) <= self.capacity_bytes else "does_not_fit",
+            breakdown=Breakdown(other=step_s), memory=tuple(parts),
+        )  # fmt: skip
+
+
+def _units(layout: Layout, stage: int) -> slice:
+    """The units of a stage: embedding 0, layer i at i + 1, final norm with head last."""
+    first, stop = layout.stages[stage].layers
+    holds = layout.stages[stage].holds
+    return slice(0 if "embedding" in holds else first + 1, stop + 1 + ("head" in holds))
+
+
+def choices_of(layout: Layout) -> Choices:
+    return Choices(
+        layout.tp, layout.pp, layout.dp, layout.micro_batch, layout.micro_batches, layout.zero,
+        layout.sequence_parallel, layout.recompute[0].policy, str(layout.schedule or "none"),
+    )  # fmt: skip
+
+
+ProblemFactory = Callable[..., Problem]
+
+
+@pytest.fixture
+def make_problem() -> ProblemFactory:
+    return tiny_problem
+
+
+@pytest.fixture
+def make_costs() -> type[InventedCosts]:
+    return InventedCosts
