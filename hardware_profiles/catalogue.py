@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -319,6 +320,52 @@ def context_bytes() -> int:
     """What a process's context takes of a device's memory before the first tensor."""
     fact = next(fact for fact in _software() if fact.name == "memory.context_bytes")
     return int(fact.value)
+
+
+def entry_of_device(name: str, memory_bytes: int) -> AcceleratorEntry | None:
+    """The accelerator that a driver calls ``name`` (as a slug), by its model and memory size.
+
+    None where no entry's model words are all in the name, or none has that memory within 4 %.
+    """
+    words = set(name.split("-"))
+    fitting = []
+    for slug in list_accelerators():
+        model = {word for word in slug.split("-")[:-1] if not word.startswith(("sxm", "gcd"))}
+        reported = accelerator_entry(slug).device_reported_memory.in_base_units("bytes")
+        if model <= words and abs(memory_bytes / reported - 1) < 0.04:
+            fitting.append((len(model), slug))
+    return accelerator_entry(max(fitting)[1]) if fitting else None
+
+
+def default_links(entry: AcceleratorEntry, devices_per_node: int) -> LinkTier:
+    """How the devices of a node of this accelerator are joined, where nobody said.
+
+    By its own links where they reach all of them, else through the host, at half the rate of its
+    port: without peer access every byte crosses the host's memory, in and out again. (Node types
+    of the catalogue without peer access state 16 of 31 and 32 of 63 GB/s.)
+    """
+    reach = entry.link_joins or devices_per_node
+    if entry.link is not None and devices_per_node <= reach:
+        return link_tier(_link_name(entry), entry.link, entry.link_to_one_peer)
+    port = entry.host_bandwidth
+    if port is None:
+        raise InputError(
+            f"nothing is known of the links between {devices_per_node} {entry.slug} of a node",
+            fix="add their bandwidth per device and direction, such as intra=50GB/s",
+        )
+    half = Fact(
+        value=port.value / 2,
+        unit=port.unit,
+        kind="derived",
+        source=f"half of {entry.host_link}: {port.source}",
+    )
+    return link_tier("pcie", half)
+
+
+def _link_name(entry: AcceleratorEntry) -> str:
+    """The tier name of an accelerator's own links; ``nvlink`` stands for any unlisted kind."""
+    described = re.sub("[^a-z]", "", entry.link_description.lower())
+    return next((name for name in _latencies() if name in described), "nvlink")
 
 
 def link_tier(name: str, bandwidth: Fact, to_one_peer: Fact | None = None) -> LinkTier:
