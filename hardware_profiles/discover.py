@@ -78,10 +78,11 @@ def usable_cores(root: Path = Path("/")) -> float:
 
 def host_memory_bytes(root: Path = Path("/")) -> tuple[int, int]:
     """(total, available) memory: the machine's, or what the control group leaves if less."""
-    info = dict(re.findall(r"^(\w+):\s+(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE))
-    if "MemTotal" in info:
-        total = int(info["MemTotal"]) * 1024
-        available = int(info.get("MemAvailable", info["MemTotal"])) * 1024
+    lines = re.findall(r"^(\w+):\s+(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
+    sizes = {name: int(kibibytes) * 1024 for name, kibibytes in lines}
+    if "MemTotal" in sizes:
+        total = sizes["MemTotal"]
+        available = sizes.get("MemAvailable", total)
     else:
         total = available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit, used in _memory_limits(root):

@@ -1,0 +1,293 @@
+"""From what the user writes after ``--cluster`` to a `HardwareProfile`.
+
+| text | meaning |
+|---|---|
+| ``dgx-h100``, ``dgx-h100:16`` | a node type of the catalogue, and how many |
+| ``h100-sxm5-80gb:8x16,inter=400GB/s`` | 8 devices a node, 16 nodes; options ``memory`` (per \
+device), ``intra`` (per device and direction), ``inter`` (per node and direction) |
+| ``profile.json``, ``my.toml`` | a measured profile, or a cluster (`ClusterSpec`), as a file |
+| ``local`` | this machine, if it needs no measuring |
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from shardwright.hardware_profiles import catalogue, discover
+from shardwright.hardware_profiles.catalogue import CATALOGUE_DATE, AcceleratorEntry, Fact
+from shardwright.hardware_profiles.profile import HardwareProfile, ProfileProvenance
+from shardwright.specs import AcceleratorSpec, ClusterSpec, InputError, LinkTier, NodeGroup
+from shardwright.specs.plan import read_text
+from shardwright.specs.units import Dimension, parse
+
+_INLINE = re.compile(r"([\w.-]+):(\d+)x(\d+)((?:,[^,]*)*)")
+_COUNTED = re.compile(r"([\w.-]+):(\d+)")
+_OPTIONS: dict[str, Dimension] = {
+    "memory": "bytes", "intra": "bytes_per_s", "inter": "bytes_per_s",
+}  # fmt: skip
+
+
+def list_clusters() -> list[str]:
+    """Slugs that `resolve_cluster` knows without a file."""
+    return catalogue.list_nodes()
+
+
+def resolve_cluster(
+    text: str, *, gpus: int | None = None, nodes: int | None = None
+) -> HardwareProfile:
+    """The cluster that ``text`` names, with ``gpus`` devices or ``nodes`` nodes where given.
+
+    Raises:
+        InputError: nothing fits the text, or the counts do not fit the cluster.
+    """
+    _check_counts(gpus, nodes)
+    text = text.strip()
+    if text == "local":
+        return _local(gpus, nodes)
+    if text.endswith((".json", ".toml")) or os.path.isfile(text):
+        return _from_file(Path(text), gpus, nodes)
+    inline = _INLINE.fullmatch(text)
+    if inline:
+        group = _inline_group(inline[1], int(inline[2]), int(inline[3]), _options(inline[4]))
+        return _catalogue_profile(_sized(group, gpus, nodes, stated=True), text)
+    counted = _COUNTED.fullmatch(text)
+    group = _named_node(counted[1] if counted else text)
+    if counted:
+        group = _with_nodes(group, _positive(int(counted[2]), "nodes"))
+    return _catalogue_profile(_sized(group, gpus, nodes, stated=counted is not None), text)
+
+
+def _named_node(slug: str) -> NodeGroup:
+    """One node of the catalogue; says how to write it where an accelerator was named instead."""
+    if slug.lower() in catalogue.list_accelerators():
+        raise InputError(
+            f"{slug} is one accelerator, not a node", fix=f"write {slug}:8x2 for 2 nodes of 8"
+        )
+    return catalogue.node(slug)
+
+
+def _check_counts(gpus: int | None, nodes: int | None) -> None:
+    if gpus is not None and nodes is not None:
+        raise InputError(
+            f"both gpus = {gpus} and nodes = {nodes} are given", fix="give only one of the two"
+        )
+    for what, count in (("gpus", gpus), ("nodes", nodes)):
+        if count is not None:
+            _positive(count, what)
+
+
+def _positive(count: int, what: str) -> int:
+    if count < 1:
+        raise InputError(f"{what} = {count} is not a positive number", fix=f"set {what} >= 1")
+    return count
+
+
+def _sized(group: NodeGroup, gpus: int | None, nodes: int | None, *, stated: bool) -> NodeGroup:
+    """The group with another number of devices; ``stated``: the text fixed it already."""
+    wanted = gpus if nodes is None else nodes * group.devices_per_node
+    if wanted is None or wanted == group.num_devices:
+        return group
+    if stated:
+        raise InputError(
+            f"{group.name} was written with {group.num_nodes} nodes x {group.devices_per_node} ="
+            f" {group.num_devices} devices, but {wanted} are asked for",
+            fix="drop one of the two counts",
+        )
+    if wanted < group.devices_per_node:
+        return _part_of_node(group, wanted)
+    if wanted % group.devices_per_node:
+        whole = wanted // group.devices_per_node * group.devices_per_node
+        raise InputError(
+            f"{wanted} devices do not fill whole nodes of {group.name}, which have"
+            f" {group.devices_per_node} each",
+            fix=f"use {whole} or {whole + group.devices_per_node} devices",
+        )
+    return _with_nodes(group, wanted // group.devices_per_node)
+
+
+def _with_nodes(group: NodeGroup, num_nodes: int) -> NodeGroup:
+    """More nodes of the same type; refuses where nothing joins them."""
+    reach = max(group.devices_per_node, group.scale_up_domain_gpus)
+    if group.inter_node is None and num_nodes * group.devices_per_node > reach:
+        raise InputError(
+            f"{group.name} has no network between nodes, but {num_nodes} nodes are asked for",
+            fix=f"use at most {reach} devices, or write the cluster inline with inter=...",
+        )
+    return group.model_copy(update={"num_nodes": num_nodes})
+
+
+def _part_of_node(group: NodeGroup, devices: int) -> NodeGroup:
+    """Some devices of one node; what they share with the others is theirs alone."""
+    domain = devices if group.scale_up_domain_gpus == group.devices_per_node else None
+    shared = tuple(
+        resource.model_copy(update={"ranks": min(devices, resource.ranks)})
+        for resource in group.shared_resources
+    )
+    return group.model_copy(
+        update={
+            "devices_per_node": devices,
+            "scale_up_domain_gpus": domain or group.scale_up_domain_gpus,
+            "shared_resources": shared,
+        }
+    )
+
+
+def _catalogue_profile(group: NodeGroup, text: str) -> HardwareProfile:
+    """A profile without curves: the catalogue's parameters for these nodes."""
+    name = group.name if group.num_nodes == 1 else f"{group.name}:{group.num_nodes}"
+    return HardwareProfile(
+        provenance=ProfileProvenance(
+            created_at=CATALOGUE_DATE, host=f"catalogue: {text}", software={}
+        ),
+        devices=ClusterSpec(name=name, groups=(group,)),
+        parameters=catalogue.parameters_for(group),
+    )
+
+
+def _options(text: str) -> dict[str, float]:
+    """``,memory=80GiB,inter=400GB/s`` as base units by option name."""
+    options = {}
+    for item in text.split(",")[1:]:
+        name, equals, quantity = item.partition("=")
+        if name.strip() not in _OPTIONS or not equals:
+            raise InputError(
+                f"{item.strip()!r} is not an option of an inline cluster",
+                fix=f"write one such as {', '.join(f'{option}=...' for option in _OPTIONS)}",
+            )
+        value = parse(quantity, _OPTIONS[name.strip()])
+        if value <= 0:
+            raise InputError(f"{item.strip()} must be positive", fix="write a larger value")
+        options[name.strip()] = value
+    return options
+
+
+def _inline_group(
+    slug: str, devices_per_node: int, num_nodes: int, options: dict[str, float]
+) -> NodeGroup:
+    _positive(devices_per_node, "devices per node")
+    _positive(num_nodes, "nodes")
+    entry = catalogue.accelerator_entry(slug)
+    intra, inter = options.get("intra"), options.get("inter")
+    return NodeGroup(
+        name=f"{devices_per_node}x{entry.slug}",
+        num_nodes=num_nodes,
+        devices_per_node=devices_per_node,
+        accelerator=_inline_accelerator(entry, options.get("memory")),
+        intra_node=_stated_tier("intra", intra, _link_of(entry, devices_per_node, intra)),
+        inter_node=_inline_network(entry, devices_per_node, num_nodes, inter),
+        scale_up_domain_gpus=devices_per_node,
+    )
+
+
+def _inline_accelerator(entry: AcceleratorEntry, memory_bytes: float | None) -> AcceleratorSpec:
+    device = entry.to_spec()
+    if memory_bytes is None:
+        return device
+    usable_bytes = int(memory_bytes) - catalogue.context_bytes()
+    if usable_bytes <= 0:
+        raise InputError(
+            f"memory = {memory_bytes:.0f} bytes is less than a process's context takes",
+            fix="write the memory of one device, such as memory=80GiB",
+        )
+    return device.model_copy(
+        update={"memory_bytes": int(memory_bytes), "usable_memory_bytes": usable_bytes}
+    )
+
+
+def _link_of(entry: AcceleratorEntry, devices: int, stated: float | None) -> str | LinkTier:
+    """The default tier, or just its name where the user states the bandwidth."""
+    if stated is None:
+        return catalogue.default_links(entry, devices)
+    return (
+        "nvlink" if entry.host_bandwidth is None else catalogue.default_links(entry, devices).name
+    )
+
+
+def _stated_tier(option: str, bandwidth: float | None, tier: str | LinkTier) -> LinkTier:
+    if isinstance(tier, LinkTier):
+        return tier
+    assert bandwidth is not None
+    fact = Fact(value=bandwidth, unit="B/s", kind="user", source=f"option {option}")
+    return catalogue.link_tier(tier, fact)
+
+
+def _inline_network(
+    entry: AcceleratorEntry, devices_per_node: int, num_nodes: int, inter: float | None
+) -> LinkTier | None:
+    """Each device's share of what the user states per node, else of the vendor's own node."""
+    if inter is not None:
+        return _stated_tier("inter", inter / devices_per_node, "infiniband")
+    if num_nodes == 1:
+        return None
+    for slug in catalogue.list_nodes():
+        known = catalogue.node_entry(slug)
+        own = known.kind in ("server", "rack-scale") and known.accelerator == entry.slug
+        if own and known.inter_node and known.devices_per_node == devices_per_node:
+            return catalogue.link_tier(known.inter_node.name, known.inter_node.bandwidth)
+    raise InputError(
+        f"nothing is known of the network between {num_nodes} nodes of {devices_per_node}"
+        f" {entry.slug}",
+        fix="add its bandwidth per node and direction, such as inter=100GB/s",
+    )
+
+
+def _from_file(path: Path, gpus: int | None, nodes: int | None) -> HardwareProfile:
+    value = _parsed(read_text(path, what="cluster or profile"), path)
+    if isinstance(value, dict) and "devices" in value:
+        profile = HardwareProfile.from_value(value, source=str(path))
+        _check_fixed(profile.devices, gpus, nodes, f"the profile {path}")
+        return profile
+    cluster = ClusterSpec.from_value(value, source=str(path))
+    if len(cluster.groups) == 1:
+        return _catalogue_profile(_sized(cluster.groups[0], gpus, nodes, stated=False), str(path))
+    _check_fixed(cluster, gpus, nodes, f"{path}, with nodes of several types,")
+    provenance = ProfileProvenance(created_at=CATALOGUE_DATE, host=str(path), software={})
+    parameters = catalogue.parameters_for(cluster.groups[0])
+    return HardwareProfile(provenance=provenance, devices=cluster, parameters=parameters)
+
+
+def _parsed(text: str, path: Path) -> Any:
+    """JSON, or TOML by the file's suffix; raises `InputError` where it is neither."""
+    kind, parser = ("TOML", tomllib.loads) if path.suffix == ".toml" else ("JSON", json.loads)
+    try:
+        return parser(text)
+    except (ValueError, RecursionError) as error:  # both parsers' errors are ValueErrors
+        raise InputError(
+            f"{path} is not valid {kind}: {error}", fix="restore or re-create the file"
+        ) from None
+
+
+def _check_fixed(cluster: ClusterSpec, gpus: int | None, nodes: int | None, what: str) -> None:
+    """What was measured, or mixes node types, holds for its own number of ranks and no other."""
+    num_nodes = sum(group.num_nodes for group in cluster.groups)
+    if gpus in (None, cluster.num_devices) and nodes in (None, num_nodes):
+        return
+    asked = f"{nodes} nodes" if gpus is None else f"{gpus} devices"
+    raise InputError(
+        f"{what} holds for {cluster.num_devices} devices on {num_nodes} nodes, but {asked} are"
+        " asked for",
+        why="devices share cores, memory and links, so that times depend on how many there are",
+        fix=f"profile again with {asked}, or ask for {cluster.num_devices} devices",
+    )
+
+
+def _local(gpus: int | None, nodes: int | None) -> HardwareProfile:
+    """This machine from the catalogue; a CPU is in no catalogue and must be measured."""
+    if nodes not in (None, 1):
+        raise InputError(
+            f"local is one node, but {nodes} are asked for", fix="name a cluster, or use nodes = 1"
+        )
+    cluster = discover.local_cluster(gpus)
+    group = cluster.groups[0]
+    if group.accelerator.vendor == "cpu":
+        raise InputError(
+            f"this machine ({cluster.name}) has not been measured",
+            why="no catalogue knows how fast its processor runs a model",
+            fix="run `shardwright profile -o profile.json`, then use --cluster profile.json",
+        )
+    return _catalogue_profile(group, "local")
