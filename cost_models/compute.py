@@ -41,6 +41,9 @@ class ComputeModel:
         self._matmuls = _grids(alone, "matmul", ("n", "k"))
         self._attentions = _grids(alone, "attention", ("head_dim", "seq"))
         self._elementwise = _named_curves(alone)
+        self._generic = {
+            dtype: curve for (op, dtype), curve in self._elementwise.items() if op == "elementwise"
+        }
         self._sharing = CoreSharing(curves)
         self._roofline = Roofline(profile, software)
         self._cache: dict[tuple[ComputeOperation, int], float] = {}
@@ -85,7 +88,7 @@ class ComputeModel:
         named = self._elementwise.get((f"elementwise/{operation.name}", operation.dtype))
         if named is not None:
             return named.seconds(operation.num_bytes)
-        generic = self._elementwise.get(("elementwise", operation.dtype))
+        generic = self._generic.get(operation.dtype) or next(iter(self._generic.values()), None)
         if generic is None:
             return self._roofline.elementwise(operation)
         further_launches = (operation.kernels - 1) * generic.seconds(0)
@@ -96,16 +99,17 @@ class CoreSharing:
     """How much slower an operation gets while several ranks of a node compute at once."""
 
     def __init__(self, curves: list[Curve]) -> None:
-        ratios: dict[tuple[str, int], list[tuple[SizeCurve, SizeCurve]]] = defaultdict(list)
-        alone = {(c.op, c.dtype): SizeCurve.of(c.points) for c in curves if c.concurrency == 1}
-        for curve in curves:
-            base = alone.get((curve.op, curve.dtype))
-            if curve.concurrency > 1 and base is not None:
-                kind = curve.op.partition("/")[0].partition("@")[0]
-                ratios[kind, curve.concurrency].append((SizeCurve.of(curve.points), base))
-        self._ratios = dict(ratios)
+        """Of ``curves`` those count that are named ``shared/{kind}``."""
+        self._ratios: dict[tuple[str, int], list[tuple[SizeCurve, SizeCurve]]] = defaultdict(list)
+        shared = [curve for curve in curves if curve.op.startswith("shared/")]
+        alone = {(c.op, c.dtype): SizeCurve.of(c.points) for c in shared if c.concurrency == 1}
+        for curve in shared:
+            kind = curve.op.partition("/")[2]
+            pair = SizeCurve.of(curve.points), alone[curve.op, curve.dtype]
+            self._ratios[kind, curve.concurrency].append(pair)
         self._measured = {
-            kind: sorted(busy for of, busy in ratios if of == kind) for kind, _ in ratios
+            kind: sorted(busy for of, busy in self._ratios if of == kind)
+            for kind, _ in self._ratios
         }
 
     def slowdown(self, kind: str, busy_ranks: int, size: float) -> float:
@@ -116,7 +120,7 @@ class CoreSharing:
         measured = self._measured.get(kind)
         if busy_ranks == 1 or not measured:
             return 1.0
-        below = max((busy for busy in measured if busy <= busy_ranks), default=1)
+        below = max(busy for busy in measured if busy <= busy_ranks)
         above = min((busy for busy in measured if busy >= busy_ranks), default=None)
         low = self._ratio(kind, below, size)
         if above is None:

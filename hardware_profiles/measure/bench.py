@@ -1,0 +1,68 @@
+"""`Bench`: what a rank measures with, and how it reports."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from shardwright.hardware_profiles.measure.plan import MeasurePlan
+from shardwright.hardware_profiles.measure.timing import Arena, Timer
+from shardwright.hardware_profiles.profile import Curve, Parameter
+from shardwright.specs.training import DType
+
+TORCH_DTYPES: dict[DType, torch.dtype] = {
+    "fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Bench:
+    """One rank's place in the measurement."""
+
+    rank: int
+    world: int
+    device: torch.device
+    plan: MeasurePlan
+    messages_fd: int
+    """Rank 0's pipe to the process that started the ranks."""
+    _arenas: dict[DType, Arena] = field(default_factory=dict)
+
+    def arena(self, dtype: DType) -> Arena:
+        """Operands of a dtype; made once, on first use."""
+        if dtype not in self._arenas:
+            self._arenas[dtype] = Arena(self.plan.arena_bytes, TORCH_DTYPES[dtype], self.device)
+        return self._arenas[dtype]
+
+    def timer(self, point_s: float) -> Timer:
+        return Timer(self.device, point_s, self.plan.min_samples, self.plan.arena_bytes)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank measures what one rank alone measures, and sends the results."""
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        if self.device.type == "cpu":
+            dist.barrier()
+        else:
+            dist.barrier(device_ids=[self.device.index])
+
+    def send_curve(self, curve: Curve) -> None:
+        self._send({"curve": curve.model_dump(mode="json")})
+
+    def send_parameter(self, parameter: Parameter) -> None:
+        self._send({"parameter": parameter.model_dump(mode="json")})
+
+    def send_progress(self, doing: str, done: float) -> None:
+        """``done``: the share of the whole measurement, from 0 to 1."""
+        self._send({"progress": doing, "done": done})
+
+    def _send(self, message: dict[str, object]) -> None:
+        if self.leads:
+            data = (json.dumps(message) + "\n").encode()
+            while data:
+                data = data[os.write(self.messages_fd, data) :]

@@ -1,0 +1,174 @@
+"""Matrix products and the attention core, by shape.
+
+A layer multiplies in three forms, which differ in how their operands lie in memory, and a skinny
+product can run at a tenth of a square one's rate; so each form gets a grid over m, n and k.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from shardwright.hardware_profiles.device import synchronize
+from shardwright.hardware_profiles.measure.bench import Bench
+from shardwright.hardware_profiles.measure.plan import MeasurePlan
+from shardwright.hardware_profiles.measure.timing import Arena, Call
+from shardwright.hardware_profiles.profile import Curve, Point
+from shardwright.specs.training import DType
+
+Grid = dict[tuple[int, int], tuple[int, ...]]
+"""The rows m by (n, k)."""
+
+
+def _forward(arena: Arena, m: int, n: int, k: int) -> Call:
+    """``x[m, k] @ weight[n, k]^T``, recorded for backward as in training."""
+    x, weight = arena.take(m, k), arena.take(n, k).requires_grad_()
+    return Call(lambda: functional.linear(x, weight), warm=(x,))
+
+
+def _input_gradient(arena: Arena, m: int, n: int, k: int) -> Call:
+    """``dy[m, k] @ weight[k, n]``."""
+    dy, weight = arena.take(m, k), arena.take(k, n)
+    return Call(lambda: dy @ weight, warm=(dy,))
+
+
+def _weight_gradient(arena: Arena, m: int, n: int, k: int) -> Call:
+    """``dy[k, m]^T @ x[k, n]``: k counts tokens."""
+    dy, x = arena.take(k, m), arena.take(k, n)
+    return Call(lambda: dy.t() @ x, warm=(dy,))
+
+
+FORMS: dict[str, Callable[[Arena, int, int, int], Call]] = {
+    "forward": _forward,
+    "input_gradient": _input_gradient,
+    "weight_gradient": _weight_gradient,
+}
+
+
+def matmul_curves(bench: Bench, budget_s: float) -> Iterator[Curve]:
+    """``matmul/{form}@n=..,k=..`` by FLOPs, for every dtype and form."""
+    share_s = budget_s / len(bench.plan.dtypes) / len(FORMS)
+    for dtype in bench.plan.dtypes:
+        most_flops = bench.plan.longest_call_s * square_rate(bench, dtype)
+        grid = choose_grid(bench.plan, most_flops, share_s)
+        point_s = share_s / sum(len(rows) for rows in grid.values()) / 2
+        for form in FORMS:
+            yield from _form_curves(bench, dtype, form, grid, point_s)
+
+
+def _form_curves(
+    bench: Bench, dtype: DType, form: str, grid: Grid, point_s: float
+) -> Iterator[Curve]:
+    arena, timer = bench.arena(dtype), bench.timer(point_s)
+    for (n, k), rows in grid.items():
+        points = []
+        for m in rows:
+            make_call = partial(FORMS[form], arena, m, n, k)
+            points.append(timer.point(2 * m * n * k, make_call, m * n * arena.element_bytes))
+        op = f"matmul/{form}@n={n},k={k}"
+        yield Curve(quantity="flops", op=op, dtype=dtype, points=tuple(points))
+
+
+def square_rate(bench: Bench, dtype: DType) -> float:
+    """FLOP/s of a square product large enough to take some milliseconds."""
+    extent, elapsed_s = 128, 0.0
+    while elapsed_s < 2e-3 and extent < bench.plan.largest_extent:
+        extent *= 2
+        a, b = (bench.arena(dtype).take(extent, extent) for _ in range(2))
+        elapsed_s = min(_once(bench, a, b) for _ in range(3))
+    return 2 * extent**3 / elapsed_s
+
+
+def _once(bench: Bench, a: Tensor, b: Tensor) -> float:
+    synchronize(bench.device)
+    started = time.perf_counter()
+    a @ b
+    synchronize(bench.device)
+    return time.perf_counter() - started
+
+
+def choose_grid(plan: MeasurePlan, most_flops: float, budget_s: float) -> Grid:
+    """The rows m to measure for each (n, k): the finest grid, by factors of 2, 4 or 8, that can be
+    measured in ``budget_s``.
+
+    ``most_flops``: how much one call may compute, at ``plan.longest_call_s``; above it a product's
+    rate changes no more. The coarsest grid is taken where none is fast enough.
+    """
+    grids = [_grid(plan, most_flops, factor_log2) for factor_log2 in (1, 2, 3)]
+    calls = plan.min_samples + 1
+    for grid in grids:
+        flops = sum(2 * m * n * k for (n, k), rows in grid.items() for m in rows)
+        if calls * flops / most_flops * plan.longest_call_s < budget_s / 2:
+            return grid
+    return grids[-1]
+
+
+def _grid(plan: MeasurePlan, most_flops: float, factor_log2: int) -> Grid:
+    steps = int(math.log2(plan.largest_extent / plan.smallest_extent)) // factor_log2
+    extents = [plan.smallest_extent << factor_log2 * step for step in range(steps + 1)]
+    return {
+        (n, k): tuple(m for m in extents if m == extents[0] or 2 * m * n * k <= most_flops)
+        for n, k in product(extents, extents)
+    }
+
+
+def attention_curves(bench: Bench, budget_s: float) -> Iterator[Curve]:
+    """``attention/{forward,backward}@head_dim=..,seq=..`` by FLOPs, causal, by number of heads."""
+    plan = bench.plan
+    shapes = list(product(plan.dtypes, plan.head_dims, plan.sequences))
+    point_s = budget_s / len(shapes) / len(HEAD_COUNTS) / 3
+    for dtype, head_dim, seq in shapes:
+        forward, backward = zip(
+            *(_attention_points(bench, dtype, heads, seq, head_dim, point_s)
+              for heads in HEAD_COUNTS), strict=True,
+        )  # fmt: skip
+        for direction, points in (("forward", forward), ("backward", backward)):
+            yield Curve(
+                quantity="flops", op=f"attention/{direction}@head_dim={head_dim},seq={seq}",
+                dtype=dtype, points=points,
+            )  # fmt: skip
+
+
+HEAD_COUNTS = (2, 8, 32)
+"""Heads times sequences of a micro-batch."""
+
+
+def _attention_points(
+    bench: Bench, dtype: DType, heads: int, seq: int, head_dim: int, point_s: float
+) -> tuple[Point, Point]:
+    """(forward, backward) of one shape; by the registered formula, the whole square counts."""
+    arena, timer = bench.arena(dtype), bench.timer(point_s)
+    product_flops = 2 * heads * seq * seq * head_dim
+    result_bytes = heads * seq * head_dim * arena.element_bytes
+
+    def operands() -> list[Tensor]:
+        """[1, heads, seq, head_dim] as a view of [1, seq, heads, head_dim], as layers make it."""
+        return [
+            arena.take(1, seq, heads, head_dim).transpose(1, 2).requires_grad_() for _ in range(3)
+        ]
+
+    def forward() -> Call:
+        q, k, v = operands()
+        return Call(lambda: _attend(q, k, v), warm=())
+
+    def backward() -> Call:
+        inputs = operands()
+        output = _attend(*inputs)
+        gradient = arena.take(1, seq, heads, head_dim).transpose(1, 2)
+        return Call(lambda: torch.autograd.grad(output, inputs, gradient))
+
+    return (
+        timer.point(2 * product_flops, forward, result_bytes),
+        timer.point(5 * product_flops, backward, 3 * result_bytes),
+    )
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -1,0 +1,60 @@
+"""One rank of a measurement: ``python -m shardwright.hardware_profiles.measure.rank ...``.
+
+Arguments: rank, ranks in all, the file that the ranks meet at, the pipe for results, the plan.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from datetime import timedelta
+
+from shardwright.hardware_profiles.measure.plan import MeasurePlan
+from shardwright.hardware_profiles.rank_environment import pin_to_core
+
+COLLECTIVE_TIMEOUT = timedelta(seconds=300)
+"""Ranks wait for rank 0 while it measures alone; the starter's own limit is stricter."""
+
+
+def main(arguments: list[str]) -> None:
+    rank, world, messages_fd = int(arguments[0]), int(arguments[1]), int(arguments[3])
+    threading.Thread(target=_end_with_starter, daemon=True).start()
+    pin_to_core(rank, world)  # before torch makes threads
+    plan = MeasurePlan.from_json(arguments[4], source="the measurement's plan")
+    _measure(rank, world, arguments[2], messages_fd, plan)
+
+
+def _end_with_starter() -> None:
+    """Stdin closes when the process that started this one is gone."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
+
+
+def _measure(rank: int, world: int, store: str, messages_fd: int, plan: MeasurePlan) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from shardwright.hardware_profiles.device import (
+        collective_backend,
+        current_device_type,
+        torch_device,
+    )
+    from shardwright.hardware_profiles.measure.bench import Bench
+    from shardwright.hardware_profiles.measure.phases import run_phases
+
+    torch.set_num_threads(1)
+    device = torch_device(rank)
+    dist.init_process_group(
+        collective_backend(current_device_type()), init_method=f"file://{store}", rank=rank,
+        world_size=world, timeout=COLLECTIVE_TIMEOUT,
+    )  # fmt: skip
+    try:
+        run_phases(Bench(rank, world, device, plan, messages_fd))
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
