@@ -181,7 +181,7 @@ def _longest_path(program: Program, costs: PipelineCosts) -> Timeline:
     now_s = [0.0] * program.num_ranks
     posted_s: list[float] = [-1.0] * len(program.transfers)
     arrival_s = [0.0] * len(program.transfers)
-    free_s = [0.0] * program.num_links
+    free_s = [0.0] * len(program.links)
     open_batches: set[int] = set()
     for rank, index in program.steps:
         item = program.items[rank][index]
@@ -231,7 +231,7 @@ class _Shared:
         self.awaited: list[set[int]] = [set() for _ in range(program.num_ranks)]
         self.waiters: dict[int, list[int]] = {}
         self.ends_posted = [0] * len(program.transfers)
-        self.free_s = [0.0] * program.num_links
+        self.free_s = [0.0] * len(program.links)
         self.arrivals: list[tuple[float, int]] = []
         self.arrived = [False] * len(program.transfers)
 

@@ -44,6 +44,8 @@ class Item:
     """Index into `Program.works`."""
     posted: tuple[int, ...] = ()
     """Transfers of the batch."""
+    received: tuple[int, ...] = ()
+    """Those of them that this rank receives."""
     awaited: tuple[int, ...] = ()
     """Those of them that must be over before the rank goes on."""
 
@@ -55,7 +57,7 @@ class Transfer:
     work: int
     """Index into `Program.sends`."""
     link: int
-    """Index of its (sending rank, receiving rank)."""
+    """Index into `Program.links`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ class Program:
     transfers: tuple[Transfer, ...]
     works: tuple[Work, ...]
     sends: tuple[Work, ...]
-    num_links: int
+    links: tuple[tuple[int, int], ...]
+    """(sending rank, receiving rank)."""
     steps: tuple[tuple[int, int], ...]
     """(rank, item) in an order in which every message that an item awaits was posted before it is
     over. A batch stands there twice: when it is posted and when it is over."""
@@ -100,13 +103,14 @@ def compile_schedule(schedule: Schedule, *, sends_block: bool = False) -> Progra
     )
     work_of = {work: index for index, work in enumerate(works)}
     items = tuple(tuple(_items(row, work_of, transfer_of, sends_block)) for row in schedule.ranks)
-    return Program(items, transfers, works, sends, len(links), tuple(_steps(items)))
+    return Program(items, transfers, works, sends, tuple(links), tuple(_steps(items)))
 
 
 @lru_cache(maxsize=1024)
-def _program(
-    name: ScheduleName | None, pp: int, vpp: int, num_micro_batches: int, sends_block: bool
+def cached_program(
+    name: ScheduleName | None, pp: int, vpp: int, num_micro_batches: int, sends_block: bool = False
 ) -> Program:
+    """The compiled schedule of that name (null: none, without a pipeline); built once."""
     if name is None:
         return compile_schedule(sequential_schedule(num_micro_batches))
     schedule = build_schedule(name, pp=pp, vpp=vpp, num_micro_batches=num_micro_batches)
@@ -115,7 +119,7 @@ def _program(
 
 def program_of(layout: Layout, *, sends_block: bool = False) -> Program:
     """The compiled `schedule_of` a layout; equal requests share one."""
-    return _program(layout.schedule, layout.pp, layout.vpp, layout.micro_batches, sends_block)
+    return cached_program(layout.schedule, layout.pp, layout.vpp, layout.micro_batches, sends_block)
 
 
 def _computations(schedule: Schedule) -> Iterator[Action]:
@@ -152,7 +156,8 @@ def _items(
             posted.append(transfer)
             if offset:
                 received.append(transfer)
-        yield Item(batch, -1, tuple(posted), tuple(posted if sends_block else received))
+        awaited = posted if sends_block else received
+        yield Item(batch, -1, tuple(posted), tuple(received), tuple(awaited))
 
 
 def _steps(items: tuple[tuple[Item, ...], ...]) -> Iterator[tuple[int, int]]:

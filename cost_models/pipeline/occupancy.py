@@ -1,0 +1,119 @@
+"""What a pipeline rank holds while it computes: micro-batches in flight and sends under way.
+
+A micro-batch is held from its forward to its backward. A sent message is held until a later message
+from its receiver proves that it arrived: the receiver answers in a later batch than that in which
+it received (see `shardwright.runtime.pipeline`, which frees by the same rule).
+
+Which micro-batch it is makes no difference to memory, so equal situations are one `Moment`, and
+moments that hold no more than another of the same computation are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+from shardwright.cost_models.pipeline.program import Item, Program, Work, cached_program
+from shardwright.specs import ActionKind, Layout, ScheduleName
+
+K = TypeVar("K", int, Work)
+_FREES = (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One computation of a rank and what is held beside the micro-batch that it works on."""
+
+    work: Work
+    """(stage, kind)."""
+    held: tuple[tuple[int, int], ...]
+    """(stage, how many other micro-batches it holds), by stage."""
+    sends: tuple[tuple[Work, int], ...]
+    """((stage, SEND kind), how many such messages are under way)."""
+
+    def holds_at_least(self, other: Moment) -> bool:
+        """Whether this moment needs no less memory than another of the same computation."""
+        mine, theirs = dict(self.held), dict(other.held)
+        my_sends, their_sends = dict(self.sends), dict(other.sends)
+        return (
+            self.work == other.work
+            and all(mine.get(stage, 0) >= count for stage, count in theirs.items())
+            and all(my_sends.get(send, 0) >= count for send, count in their_sends.items())
+        )
+
+
+@lru_cache(maxsize=4096)
+def _cached_moments(
+    name: ScheduleName | None, pp: int, vpp: int, num_micro_batches: int, rank: int
+) -> tuple[Moment, ...]:
+    return moments(cached_program(name, pp, vpp, num_micro_batches), rank)
+
+
+def moments_of(layout: Layout, rank: int) -> tuple[Moment, ...]:
+    """The moments of a pipeline rank of a layout; equal requests share them."""
+    key = (layout.schedule, layout.pp, layout.vpp, layout.micro_batches)
+    return _cached_moments(*key, rank)
+
+
+def moments(program: Program, rank: int) -> tuple[Moment, ...]:
+    """The distinct moments of a rank at which memory may peak, in the order of the schedule."""
+    proofs = _proofs_of_receipt(program)[rank]
+    held: Counter[int] = Counter()
+    sends: Counter[Work] = Counter()
+    found: dict[Moment, None] = {}
+    for index, item in enumerate(program.items[rank]):
+        if item.work < 0:
+            sends.update(_sent(program, item))
+            sends.subtract(program.sends[program.transfers[t].work] for t in proofs.get(index, ()))
+            continue
+        action = item.actions[0]
+        if action.kind in _FREES:
+            held[action.stage] -= 1
+        work = program.works[item.work]
+        found[Moment(work, _counts(held), _counts(sends))] = None
+        if action.kind is ActionKind.FORWARD:
+            held[action.stage] += 1
+    return tuple(_undominated(list(found)))
+
+
+def _counts(counter: Counter[K]) -> tuple[tuple[K, int], ...]:
+    return tuple(sorted((key, count) for key, count in counter.items() if count))
+
+
+def _sent(program: Program, item: Item) -> list[Work]:
+    received = {t for t in item.posted if t in item.received}
+    return [program.sends[program.transfers[t].work] for t in item.posted if t not in received]
+
+
+def _proofs_of_receipt(program: Program) -> list[dict[int, list[int]]]:
+    """For each rank and each of its batches, the own sends that the batch's messages prove."""
+    received_at = {
+        transfer: (rank, index)
+        for rank, row in enumerate(program.items)
+        for index, item in enumerate(row)
+        for transfer in item.received
+    }
+    proofs: list[dict[int, list[int]]] = [{} for _ in program.items]
+    for row in program.items:
+        next_answer: dict[int, int] = {}
+        for index in range(len(row) - 1, -1, -1):
+            item = row[index]
+            senders = {t: program.links[program.transfers[t].link][0] for t in item.received}
+            for transfer, sender in senders.items():
+                if sender in next_answer:
+                    _, batch = received_at[next_answer[sender]]
+                    proofs[sender].setdefault(batch, []).append(transfer)
+            for transfer in item.posted:
+                if transfer not in senders:
+                    next_answer[received_at[transfer][0]] = transfer
+    return proofs
+
+
+def _undominated(found: list[Moment]) -> list[Moment]:
+    return [
+        moment
+        for moment in found
+        if not any(other is not moment and other.holds_at_least(moment) for other in found)
+    ]
