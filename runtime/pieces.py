@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.checkpoint.metadata import (
@@ -36,6 +37,9 @@ from torch.distributed.checkpoint.planner import (
 
 from shardwright.specs import RunError
 
+if TYPE_CHECKING:
+    from shardwright.runtime.optimizer import StateEntry
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -57,6 +61,20 @@ class Piece:
 def kind_of(name: str) -> str:
     """``exp_avg`` of ``exp_avg/layers.3.mlp.down.weight``."""
     return name.partition("/")[0]
+
+
+def pieces_of(entries: Iterable[StateEntry]) -> list[Piece]:
+    """The pieces that ranges of flat buffers are: ``kind/name`` of each box of each range."""
+    return [
+        Piece(
+            name=f"{entry.kind}/{entry.shard.name}",
+            global_shape=entry.shard.global_shape,
+            offsets=box.offsets,
+            tensor=entry.tensor.narrow(0, box.flat_start - entry.start, box.numel).view(box.sizes),
+        )
+        for entry in entries
+        for box in entry.shard.boxes(entry.start, entry.stop)
+    ]
 
 
 class PieceSavePlanner(SavePlanner):
