@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from shardwright.specs.errors import InputError
 from shardwright.specs.units import format_bytes, format_seconds
 
 Status = Literal["ok", "warn", "fail"]
@@ -78,7 +79,10 @@ def torch_installed() -> Check:
     release = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
     if release < OLDEST_TORCH:
         return Check("torch", "fail", f"{version} is older than 2.11", RUNTIME_FIX)
-    return Check("torch", "ok", f"{version}, {_devices_in_words()}")
+    try:
+        return Check("torch", "ok", f"{version}, {_devices_in_words()}")
+    except InputError as error:
+        return Check("torch", "fail", f"{version}: {error.problem}", error.fix)
 
 
 def _devices_in_words() -> str:
@@ -95,25 +99,27 @@ def _devices_in_words() -> str:
 
 def cores() -> Check:
     """How many cores this process may use."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Check("cores", "ok", f"{usable} usable of {os.cpu_count()}")
+    from shardwright.hardware_profiles.discover import usable_cores
+
+    return Check("cores", "ok", f"{usable_cores():g} usable of {os.cpu_count()}")
 
 
 def memory() -> Check:
     """Enough memory for a few ranks."""
-    page_bytes = os.sysconf("SC_PAGE_SIZE")
-    total = page_bytes * os.sysconf("SC_PHYS_PAGES")
-    detail = f"{format_bytes(total)} in all"
-    if total < SMALL_MEMORY_BYTES:
-        return Check("memory", "warn", detail, "use smaller models or fewer ranks on this machine")
+    from shardwright.hardware_profiles.discover import host_memory_bytes
+
+    total_bytes, available_bytes = host_memory_bytes()
+    detail = f"{format_bytes(available_bytes)} available of {format_bytes(total_bytes)}"
+    if available_bytes < SMALL_MEMORY_BYTES:
+        return Check("memory", "warn", detail, "end other programs, or train smaller models here")
     return Check("memory", "ok", detail)
 
 
 def disk() -> Check:
     """Room for checkpoints where the command was started."""
-    free = shutil.disk_usage(Path.cwd()).free
-    detail = f"{format_bytes(free)} free in {Path.cwd()}"
-    if free < SMALL_DISK_BYTES:
+    free_bytes = shutil.disk_usage(Path.cwd()).free
+    detail = f"{format_bytes(free_bytes)} free in {Path.cwd()}"
+    if free_bytes < SMALL_DISK_BYTES:
         return Check("disk", "warn", detail, "free space, or run --save on another disk")
     return Check("disk", "ok", detail)
 

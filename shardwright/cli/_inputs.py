@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -99,7 +101,7 @@ def default_global_batch(seq_len: int, num_devices: int) -> int:
 def count(text: str, option: str) -> int:
     """A whole number of at least 1, such as ``512``, ``8k`` (8192) or ``15T`` (tokens)."""
     value = parse(text, "count")
-    if value < 1 or value != int(value):
+    if not (1 <= value < math.inf) or value != int(value):
         raise InputError(f"{option} is {text}, not a whole number of at least 1")
     return int(value)
 
@@ -136,3 +138,16 @@ def names(text: str | None) -> tuple[str, ...]:
 
 def _parts(text: str | None) -> Iterable[str]:
     return (part for part in (text or "").split(",") if part.strip())
+
+
+def require_torch(command: str) -> None:
+    """Nothing where torch is installed; raises `InputError` with what to install."""
+    try:
+        importlib.import_module("torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise InputError(
+            f"`shardwright {command}` needs torch, which is not installed",
+            fix="pip install 'shardwright[runtime]'",
+        ) from None

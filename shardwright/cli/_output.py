@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from shardwright.specs import Spec
 
-PIPE_WIDTH = 120
+PIPE_WIDTH = 130
 """Columns of a table where stdout is no terminal: wide enough for one line per layout."""
 
 
@@ -31,39 +32,55 @@ def console() -> Console:
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
+def table(*headings: str) -> Table:
+    """A table without vertical lines."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(*headings, box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+
+
 @contextmanager
-def progress(description: str) -> Iterator[Callable[[float], None]]:
-    """A bar on stderr, silent where that is no terminal; call with the finished fraction."""
+def progress(description: str) -> Iterator[Callable[[str, float], None]]:
+    """A bar on stderr, silent where that is no terminal.
+
+    Call what is yielded with what is being done and the finished fraction.
+    """
     if not sys.stderr.isatty():
-        yield lambda fraction: None
+        yield lambda doing, fraction: None
         return
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(description, total=1.0)
-        yield lambda fraction: bars.update(task, completed=fraction)
+        yield lambda doing, fraction: bars.update(
+            task, completed=fraction, description=f"{description}: {doing}"
+        )
 
 
-def write_spec(path: Path, spec: Spec, *, force: bool) -> None:
-    """Write a plan or profile, over an older one of the same kind, but over no other file.
+def check_output(path: Path, kind: type[Spec], *, force: bool) -> None:
+    """Make sure, before any work is done, that ``path`` may be written.
+
+    An older file of the same kind is replaced, any other only with ``force``.
 
     Raises:
-        InputError: the path holds something else and ``force`` is off, or cannot be written.
+        InputError: the path holds something else, or is a folder.
     """
     from shardwright.specs.errors import InputError
-    from shardwright.specs.plan import read_text, write_text
+    from shardwright.specs.plan import read_text
 
-    kind = type(spec).__name__
-    if path.exists() and not force:
-        try:
-            type(spec).from_json(read_text(path, what="output"))
-        except InputError:
-            raise InputError(
-                f"{path} exists and is no {kind} of ours, so it is left as it is",
-                fix="choose another path for -o, or add --force to overwrite it",
-            ) from None
-    write_text(path, spec.to_json())
+    if path.is_dir():
+        raise InputError(f"{path} is a folder", fix="name a file in it with -o")
+    if force or not path.exists():
+        return
+    try:
+        kind.from_json(read_text(path, what="output"))
+    except InputError:
+        raise InputError(
+            f"{path} exists and is no {kind.__name__} of ours, so it is left as it is",
+            fix="choose another path for -o, or add --force to overwrite it",
+        ) from None
 
 
 class Answer(Protocol):

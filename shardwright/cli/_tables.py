@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from shardwright.cli._output import table as table_of
+from shardwright.planner.choices import layout_in_words
+from shardwright.planner.explain import time_shares, what_limits
 from shardwright.specs import (
-    Breakdown,
     Candidate,
     Certificate,
     Layout,
@@ -24,27 +26,10 @@ COLUMNS = (
     "peak / usable", "what limits it",
 )  # fmt: skip
 
-LIMITS = {
-    "compute": ("compute_forward", "compute_backward"),
-    "recompute": ("recompute",),
-    "tp traffic": ("tp_comm",),
-    "cp traffic": ("cp_comm",),
-    "ep traffic": ("ep_comm",),
-    "pp traffic": ("pp_comm",),
-    "bubble": ("bubble",),
-    "dp traffic": ("dp_comm_exposed",),
-    "optimizer": ("optimizer",),
-    "data": ("data",),
-    "other": ("other",),
-}
-
 
 def candidates_table(candidates: Sequence[Candidate], *, chosen: int | None = 0) -> Table:
     """One row per layout, best first; the chosen one is marked."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(*COLUMNS, box=box.SIMPLE, pad_edge=False)
+    table = table_of(*COLUMNS)
     for index, candidate in enumerate(candidates):
         marked = index == chosen
         rank = f"{index + 1} *" if marked else f"{index + 1}"
@@ -55,18 +40,27 @@ def candidates_table(candidates: Sequence[Candidate], *, chosen: int | None = 0)
 def candidate_cells(candidate: Candidate) -> list[str]:
     """The columns after ``rank`` of one layout."""
     layout, prediction = candidate.layout, candidate.prediction
-    low, high = prediction.step_time_band_s
     peak = max(prediction.peak_memory_bytes)
     return [
         f"{layout.tp} sp" if layout.sequence_parallel else f"{layout.tp}",
         *(f"{degree}" for degree in (layout.cp, layout.pp, layout.vpp, layout.dp, layout.zero)),
         f"{layout.micro_batch}",
         recompute_in_words(layout),
-        f"{format_seconds(prediction.step_time_s)} ({format_seconds(low)} - {format_seconds(high)})",
+        step_in_words(prediction),
         "" if prediction.mfu is None else f"{prediction.mfu:.1%}",
         f"{format_bytes(peak)} / {format_bytes(prediction.memory_capacity_bytes)}",
-        limit_in_words(prediction),
+        what_limits(prediction),
     ]
+
+
+def step_in_words(prediction: Prediction) -> str:
+    """``3.42 s (3.08 - 3.76)``; the band's ends with their own unit where it differs."""
+    step, *band = (
+        format_seconds(seconds)
+        for seconds in (prediction.step_time_s, *prediction.step_time_band_s)
+    )
+    low, high = (end.removesuffix(step[step.index(" ") :]) for end in band)
+    return f"{step} ({low} - {high})"
 
 
 def recompute_in_words(layout: Layout) -> str:
@@ -76,26 +70,6 @@ def recompute_in_words(layout: Layout) -> str:
         return policies[0]
     used = next(policy for policy in policies if policy != "none")
     return f"{used} on {policies.count(used)} of {len(policies)}"
-
-
-def limit_in_words(prediction: Prediction) -> str:
-    """The two largest shares of the step, or memory where it does not fit."""
-    if prediction.memory_verdict == "does_not_fit":
-        return "memory"
-    return ", ".join(f"{name} {share:.0%}" for name, share in shares(prediction.breakdown)[:2])
-
-
-def shares(breakdown: Breakdown) -> list[tuple[str, float]]:
-    """What the step goes to, as fractions of it, largest first; nothing below half a percent."""
-    total_s = breakdown.total_s or 1.0
-    found = {
-        name: sum(getattr(breakdown, field) for field in fields) / total_s
-        for name, fields in LIMITS.items()
-    }
-    return sorted(
-        ((name, share) for name, share in found.items() if share >= 0.005),
-        key=lambda item: -item[1],
-    )
 
 
 def ranked(plan: Plan) -> list[Candidate]:
@@ -112,13 +86,6 @@ def stages_in_words(layout: Layout) -> str:
         f"{stage.layers[0]}-{stage.layers[1] - 1}" if stage.num_layers else "none"
         for stage in layout.stages
     )
-
-
-def layout_in_words(layout: Layout) -> str:
-    """The choices of a layout in the form that ``estimate --layout`` reads."""
-    parts = [f"{name}={getattr(layout, name)}" for name in ("tp", "cp", "pp", "vpp", "dp")]
-    parts += [f"zero={layout.zero}", f"micro_batch={layout.micro_batch}"]
-    return ",".join(parts)
 
 
 def certificate_in_words(certificate: Certificate) -> str:
@@ -179,26 +146,17 @@ def budget_in_words(plan: Plan) -> Iterator[str]:
 
 
 def breakdown_table(prediction: Prediction) -> Table:
-    """Where the step time goes."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table("where the step goes", "time", "share", box=box.SIMPLE, pad_edge=False)
-    total_s = prediction.breakdown.total_s or 1.0
-    for name in type(prediction.breakdown).model_fields:
-        seconds = getattr(prediction.breakdown, name)
-        if seconds > 0:
-            table.add_row(name, format_seconds(seconds), f"{seconds / total_s:.1%}")
+    """Where the step time goes, largest part first."""
+    table = table_of("where the step goes", "time", "share")
+    for what, seconds, share in time_shares(prediction.breakdown):
+        table.add_row(what, format_seconds(seconds), f"{share:.1%}")
     return table
 
 
 def memory_table(prediction: Prediction) -> Table:
     """What the memory of each pipeline rank holds at its peak."""
-    from rich import box
-    from rich.table import Table
-
     parts = list(MemoryParts.model_fields)
-    table = Table("pipeline rank", *parts, "peak", box=box.SIMPLE, pad_edge=False)
+    table = table_of("pipeline rank", *(part.replace("_", " ") for part in parts), "peak")
     for rank, memory in enumerate(prediction.memory):
         cells = [format_bytes(getattr(memory, part)) for part in parts]
         table.add_row(f"{rank}", *cells, format_bytes(prediction.peak_memory_bytes[rank]))

@@ -13,9 +13,9 @@ def doctor(as_json: _options.Json = False) -> None:
 
     with _output.progress("checking") as advance:
         checks = []
-        for number, check in enumerate(_checks.CHECKS, start=1):
+        for number, check in enumerate(_checks.CHECKS):
+            advance(check.__name__.replace("_", " "), number / len(_checks.CHECKS))
             checks.append(check())
-            advance(number / len(_checks.CHECKS))
     failed = any(check.status == "fail" for check in checks)
     if as_json:
         _output.print_json({"ok": not failed, "checks": [check.as_json() for check in checks]})

@@ -38,7 +38,10 @@ def plan(
     """Find the best layout for a model on a cluster, with a certificate."""
     from shardwright.cli import _inputs, _output
     from shardwright.planner import api
+    from shardwright.specs import Plan
 
+    if output is not None:
+        _output.check_output(output, Plan, force=force)
     _inputs.one_of(objective, ["step-time"], "--objective")
     training = _inputs.Training(global_batch, seq_len, precision, optimizer, trainable, tokens)
     asked = _inputs.question(model, cluster, gpus=gpus, nodes=nodes, training=training)
@@ -53,7 +56,7 @@ def plan(
         assumed=asked.assumed,
     )
     if answer.plan is not None and output is not None:
-        _output.write_spec(output, answer.plan, force=force)
+        answer.plan.save(output)
     if as_json:
         _output.print_json(answer.to_json_dict())
     elif answer.plan is not None:

@@ -1,0 +1,65 @@
+"""The commands and the options that the design promises, by their exact names."""
+
+from __future__ import annotations
+
+import pytest
+import typer.main
+
+from shardwright import __version__
+from shardwright.cli import execute
+from shardwright.cli.app import app
+from tools.sources import ROOT
+
+CHOICES_OF_A_PROBLEM = (
+    "--cluster", "--gpus", "--nodes", "--global-batch", "--seq-len", "--precision",
+    "--optimizer", "--trainable", "--tokens",
+)  # fmt: skip
+
+PROMISED = {
+    "models": ("--json",),
+    "model": ("--json",),
+    "clusters": ("--json",),
+    "profile": ("-o",),
+    "plan": (
+        *CHOICES_OF_A_PROBLEM, "--objective", "--fix", "--forbid", "--top", "-o", "--json",
+    ),
+    "estimate": (*CHOICES_OF_A_PROBLEM, "--layout", "--json"),
+    "explain": ("--why-not",),
+    "run": ("--data", "--steps", "--init-from", "--save", "--resume", "--json"),
+    "doctor": ("--json",),
+}  # fmt: skip
+
+
+def options_of(command: str) -> set[str]:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    return {option for parameter in commands[command].params for option in parameter.opts}
+
+
+def test_the_commands_are_those_of_the_design() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert list(commands) == list(PROMISED)
+
+
+@pytest.mark.parametrize("command", PROMISED)
+def test_promised_options_exist(command: str) -> None:
+    assert set(PROMISED[command]) <= options_of(command)
+
+
+@pytest.mark.parametrize("command", PROMISED)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([command, "--help"]) == 0
+    assert f"Usage: shardwright {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", PROMISED)
+def test_the_reference_names_every_option(command: str) -> None:
+    text = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    section = text.split(f"\n## shardwright {command}\n")[1].split("\n## ")[0]
+    named = {option for option in options_of(command) if option.startswith("--")} - {"--help"}
+    missing = {option for option in named if f"`{option}" not in section}
+    assert not missing
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["--version"]) == 0
+    assert capsys.readouterr().out == f"shardwright {__version__}\n"

@@ -1,0 +1,102 @@
+"""What people read agrees with the numbers that it is made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwright.cli import _output, _tables
+from shardwright.specs import Candidate, Recompute
+from tests.cli import samples
+
+
+def printed(capsys: pytest.CaptureFixture[str], thing: object) -> list[str]:
+    _output.console().print(thing)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_table_has_a_row_per_layout_with_the_chosen_one_marked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = printed(capsys, _tables.candidates_table(_tables.ranked(samples.plan())))
+    rows = [line.split() for line in lines if line.strip()[:1].isdigit()]
+    assert [row[0] for row in rows] == ["1", "2", "3"]
+    assert rows[0][1] == "*"
+    assert all(row[1] != "*" for row in rows[1:])
+    assert " ".join(rows[0]) == (
+        "1 * 1 1 2 1 2 0 1 none 2 s (1.8 - 2.2) 40.0% 6.0 GiB / 15.0 GiB compute 70%, bubble 20%"
+    )
+
+
+def test_the_columns_are_those_of_the_design() -> None:
+    assert _tables.COLUMNS[:9] == (
+        "rank", "tp", "cp", "pp", "vpp", "dp", "zero", "mb", "recompute",
+    )  # fmt: skip
+
+
+def test_each_layout_is_ranked_once_behind_the_chosen_one() -> None:
+    ranked = _tables.ranked(samples.plan())
+    assert [candidate.prediction.step_time_s for candidate in ranked] == [2.0, 2.1, 3.0]
+
+
+def test_the_band_has_its_own_unit_where_that_differs() -> None:
+    prediction = samples.prediction(step_time_s=1.0, step_time_band_s=(0.95, 1.2))
+    assert _tables.step_in_words(prediction) == "1 s (950 ms - 1.2)"
+
+
+def test_sequence_parallel_layouts_show_it() -> None:
+    layout = samples.layout(pp=1, tp=2, sequence_parallel=True)
+    cells = _tables.candidate_cells(Candidate(layout=layout, prediction=samples.prediction()))
+    assert cells[0] == "2 sp"
+
+
+@pytest.mark.parametrize(
+    ("policies", "words"),
+    [
+        (("none", "none"), "none"),
+        (("full", "full"), "full"),
+        (("none", "full"), "full on 1 of 2"),
+    ],
+)
+def test_recompute_in_words(policies: tuple[str, str], words: str) -> None:
+    entries = tuple(Recompute.model_validate({"policy": policy}) for policy in policies)
+    assert _tables.recompute_in_words(samples.layout(recompute=entries)) == words
+
+
+def test_the_certificate_says_how_each_layout_was_ruled_out() -> None:
+    assert _tables.certificate_in_words(samples.certificate()) == (
+        "1,000 layouts in 250 ms: 300 against the rules, 200 too big, 480 bounded out,"
+        " 20 simulated; none better under this model"
+    )
+
+
+def test_an_open_gap_is_admitted() -> None:
+    text = _tables.certificate_in_words(samples.certificate(optimal=False, gap=0.0312))
+    assert "none better" not in text
+    assert "3.12%" in text
+
+
+def test_stages_in_words() -> None:
+    assert _tables.stages_in_words(samples.layout(boundaries=(1,))) == "0-0 | 1-3"
+    assert _tables.stages_in_words(samples.layout(boundaries=(0,))) == "none | 0-3"
+
+
+def test_the_heading_states_what_was_assumed() -> None:
+    text = "\n".join(_tables.plan_lines(samples.plan()))
+    assert "1 node x 4 = 4 x CHIP-16GB (15.0 GiB usable)" in text
+    assert "8 sequences x 16 tokens = 128 tokens a step" in text
+    assert "assumed:  precision bf16" in text
+
+
+def test_a_token_budget_becomes_days() -> None:
+    training = samples.training().model_copy(update={"token_budget": 64 * 86400 * 10})
+    plan = samples.plan(training=training)
+    assert "10.0 days" in "".join(_tables.budget_in_words(plan))
+    assert list(_tables.budget_in_words(samples.plan())) == []
+
+
+def test_breakdown_and_memory_tables_show_every_part(capsys: pytest.CaptureFixture[str]) -> None:
+    prediction = samples.prediction()
+    step = printed(capsys, _tables.breakdown_table(prediction))
+    assert any("compute" in line and "1.4 s" in line and "70.0%" in line for line in step)
+    memory = printed(capsys, _tables.memory_table(prediction))
+    assert sum("6.0 GiB" in line for line in memory) == 2
