@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from shardwright.hardware_profiles.device import synchronize
@@ -27,23 +29,52 @@ Grid = dict[tuple[int, int], tuple[int, ...]]
 """The rows m by (n, k)."""
 
 
+class _Product(torch.autograd.Function):
+    """``x @ weight^T`` as layers perform it: a node of the graph in Python, its input gradient in
+    backward. (The weight gradient, in the same node, is measured by itself.)"""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.mm(x, weight.t())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        _, weight = ctx.saved_tensors
+        return torch.mm(gradient, weight), None
+
+
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    y: Tensor = _Product.apply(x, weight)  # type: ignore[no-untyped-call]
+    return y
+
+
 def _forward(arena: Arena, m: int, n: int, k: int) -> Call:
-    """``x[m, k] @ weight[n, k]^T``, recorded for backward as in training."""
-    x, weight = arena.take(m, k), arena.take(n, k).requires_grad_()
-    return Call(lambda: functional.linear(x, weight), warm=(x,))
+    """``x[m, k] @ weight[n, k]^T``."""
+    x, weight = arena.take(m, k).requires_grad_(), arena.take(n, k)
+    return Call(lambda: _product(x, weight), warm=(x.detach(),))
 
 
 def _input_gradient(arena: Arena, m: int, n: int, k: int) -> Call:
-    """``dy[m, k] @ weight[k, n]``."""
-    dy, weight = arena.take(m, k), arena.take(k, n)
-    return Call(lambda: dy @ weight, warm=(dy,))
+    """``dy[m, k] @ weight[k, n]``, as nodes of one graph where the products are small."""
+    count = max(1, min(NODES, NODES_FLOPS // (2 * m * n * k)))
+    x = [arena.take(m, n).requires_grad_() for _ in range(count)]
+    y = [_product(each, arena.take(k, n)) for each in x]
+    dy = [arena.take(m, k) for _ in range(count)]
+    return Call(lambda: torch.autograd.grad(y, x, dy), warm=(dy[0],), count=count)
 
 
 def _weight_gradient(arena: Arena, m: int, n: int, k: int) -> Call:
     """``dy[k, m]^T @ x[k, n]``: k counts tokens."""
     dy, x = arena.take(k, m), arena.take(k, n)
-    return Call(lambda: dy.t() @ x, warm=(dy,))
+    return Call(lambda: torch.mm(dy.t(), x), warm=(dy,))
 
+
+NODES = 8
+"""Backward starts up once per micro-batch: many nodes in one call, so that this hardly counts."""
+NODES_FLOPS = 2**27
+"""Not beyond this much work, beside which it hardly counts anyway."""
 
 FORMS: dict[str, Callable[[Arena, int, int, int], Call]] = {
     "forward": _forward,

@@ -155,7 +155,13 @@ def _wait_for_all(ranks: list[RankProcess], deadline: float, timeout_s: float) -
 
 
 def _failure(ranks: list[RankProcess]) -> RunError:
-    """Names the ranks that failed; those that were killed first, since others fail with them."""
+    """Names the ranks that failed; those that were killed first, since others fail with them.
+
+    The others get a moment to fail too: which of them was the cause, their last words tell.
+    """
+    deadline = time.monotonic() + GRACE_S
+    while any(rank.process.poll() is None for rank in ranks) and time.monotonic() < deadline:
+        time.sleep(POLL_S / 10)
     failed = sorted(
         (rank for rank in ranks if rank.process.poll()),
         key=lambda rank: (rank.process.returncode > 0, rank.rank),

@@ -48,7 +48,9 @@ class Arena:
             self._buffer = _numbers(numel, self._buffer.dtype, self._buffer.device)
         if self._next + numel > self._buffer.numel():
             self._next = 0
-        tensor = self._buffer[self._next : self._next + numel].view(shape)
+        # `data`: a version counter of its own, so that writing to one tensor of the arena is not
+        # taken for a change of another that autograd saved.
+        tensor = self._buffer[self._next : self._next + numel].view(shape).data
         step = ALIGNMENT_BYTES // self._buffer.element_size()
         self._next += -(-numel // step) * step
         return tensor
