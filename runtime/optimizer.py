@@ -54,13 +54,12 @@ class UnitState:
         self.exp_avg = torch.zeros_like(unit.weights, dtype=moment_dtype)
         self.exp_avg_sq = torch.zeros_like(unit.weights, dtype=moment_dtype)
 
-    def decay_runs(self) -> list[tuple[bool, int, int]]:
-        """(whether decayed, start, stop) of the slice's longest runs that are treated alike."""
+    def decay_runs(self) -> list[tuple[bool, slice]]:
+        """(whether decayed, place in the slice) of the longest runs that are treated alike."""
         runs = []
-        for decayed, group in groupby(self.unit.slots, lambda slot: slot.shard.weight_decay):
-            slots = list(group)
-            ranges = self.unit.own_ranges([(slots[0].start, slots[-1].stop)])
-            runs += [(decayed, start, stop) for start, stop in ranges]
+        for decayed, group in groupby(self.unit.held_parts(), lambda p: p.shard.weight_decay):
+            parts = list(group)
+            runs.append((decayed, slice(parts[0].place.start, parts[-1].place.stop)))
         return runs
 
     def copy_to_weights(self) -> None:
@@ -80,11 +79,16 @@ class FlatAdamW:
     """AdamW (Loshchilov & Hutter 2019) on the slices of flat units."""
 
     def __init__(
-        self, units: Sequence[FlatUnit], spec: OptimizerSpec, dtypes: PrecisionDTypes
+        self,
+        units: Sequence[FlatUnit],
+        spec: OptimizerSpec,
+        dtypes: PrecisionDTypes,
+        device: torch.device,
     ) -> None:
         self.units = tuple(units)
         self.spec = spec
         self.states = tuple(UnitState(unit, dtypes) for unit in units)
+        self._device = device
         self._num_steps = 0
         self._optimizer = self._bind()
 
@@ -93,14 +97,14 @@ class FlatAdamW:
         views: dict[bool, list[Tensor]] = {True: [], False: []}
         state: dict[Tensor, dict[str, Tensor]] = {}
         for unit_state in self.states:
-            for decayed, start, stop in unit_state.decay_runs():
-                view = unit_state.updated[start:stop]
-                view.grad = unit_state.unit.gradients[start:stop]
+            for decayed, place in unit_state.decay_runs():
+                view = unit_state.updated[place]
+                view.grad = unit_state.unit.gradients[place]
                 views[decayed].append(view)
                 state[view] = {
                     "step": torch.zeros((), dtype=torch.float32, device=view.device),
-                    "exp_avg": unit_state.exp_avg[start:stop],
-                    "exp_avg_sq": unit_state.exp_avg_sq[start:stop],
+                    "exp_avg": unit_state.exp_avg[place],
+                    "exp_avg_sq": unit_state.exp_avg_sq[place],
                 }
         groups = [
             {"params": views[decayed], "weight_decay": self.spec.weight_decay if decayed else 0.0}
@@ -134,13 +138,13 @@ class FlatAdamW:
         Over all ranks each element of the model is owned once, so the sum over the world is the
         squared norm of the model's gradient.
         """
-        total = torch.zeros((), dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
         for unit in self.units:
-            total = total.to(unit.gradients.device)
-            precision = torch.promote_types(unit.gradients.dtype, torch.float32)
-            for start, stop in unit.owned_ranges():
-                piece = unit.gradients[start:stop]
-                total += torch.linalg.vector_norm(piece, dtype=precision).double().square()
+            gradients = unit.gradients
+            precision = torch.promote_types(gradients.dtype, torch.float32)
+            for part in unit.held_parts(owned_only=True):
+                norm = torch.linalg.vector_norm(gradients[part.place], dtype=precision)
+                total += norm.double().square()
         return total
 
     def scale_gradients(self, factor: float) -> None:
@@ -166,22 +170,9 @@ class FlatAdamW:
         that this rank needs to be filled (for loading; call `TrainStep.restored` afterwards).
         """
         for state in self.states:
-            unit = state.unit
-            ranges = unit.owned_ranges() if owned_only else [(0, unit.weights.numel())]
-            for slot in unit.slots:
-                for start, stop in _common(ranges, unit.own_ranges([(slot.start, slot.stop)])):
-                    offset = unit.slice_range[0] - slot.start
-                    for kind, buffer in state.buffers().items():
-                        yield StateEntry(
-                            kind, slot.shard, start + offset, stop + offset, buffer[start:stop]
-                        )
-
-
-def _common(
-    ranges: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    pairs = ((max(a, c), min(b, d)) for a, b in ranges for c, d in others)
-    return [(start, stop) for start, stop in pairs if start < stop]
+            for part in state.unit.held_parts(owned_only=owned_only):
+                for kind, buffer in state.buffers().items():
+                    yield StateEntry(kind, part.shard, part.start, part.stop, buffer[part.place])
 
 
 def clip_factor(norm: float, clip_norm: float | None) -> float:

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from shardwright.runtime.models import StageModule
 from shardwright.specs import Action, ActionKind, Schedule
 
 MicroBatch = tuple[Tensor, Tensor]
@@ -40,6 +40,21 @@ _READER_OF = {
     ActionKind.RECV_FORWARD: ActionKind.FORWARD,
     ActionKind.RECV_BACKWARD: ActionKind.BACKWARD,
 }
+
+
+class PipelineStage(Protocol):
+    """What the executor needs of a virtual stage."""
+
+    def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Hidden states for the next stage; on the last stage the scalar sum of losses.
+
+        ``inputs`` are tokens on the first stage, else the hidden states of the one before.
+        """
+        ...
+
+    def new_hidden(self, batch: int, seq_len: int) -> Tensor:
+        """An uninitialised tensor like those that this stage is handed or hands on."""
+        ...
 
 
 @dataclass(slots=True)
@@ -72,7 +87,7 @@ class PipelineExecutor:
 
     def __init__(
         self,
-        stages: Mapping[int, StageModule],
+        stages: Mapping[int, PipelineStage],
         schedule: Schedule,
         pp_rank: int,
         pp_group: dist.ProcessGroup | None,
@@ -83,7 +98,7 @@ class PipelineExecutor:
         self._group = pp_group
         self._rank_of_stage = _ranks_of_stages(schedule)
         self._items = _items(schedule.ranks[pp_rank])
-        self._proofs = _proofs_of_receipt(schedule, self._rank_of_stage, pp_rank)
+        self._proofs = proofs_of_receipt(schedule, self._rank_of_stage, pp_rank)
 
     def run(self, micro_batches: Sequence[MicroBatch], loss_gradient: Tensor) -> Tensor:
         """All forwards and backwards; gradients end in the parameters' flat units.
@@ -104,7 +119,8 @@ class PipelineExecutor:
                 self._backward(action, state)
             else:
                 self._exchange(item, state)
-        assert not (state.flights or state.inbox or state.outbox), "the schedule is incomplete"
+        left = [*state.flights, *state.inbox, *state.outbox]
+        assert not left, f"the schedule leaves {left} over"
         for work, _ in state.on_the_way.values():
             work.wait()
         return state.loss_sum
@@ -117,9 +133,7 @@ class PipelineExecutor:
         if action.stage > 0:
             hidden = state.inbox.pop(action).requires_grad_()
         output = stage(tokens if hidden is None else hidden, labels)
-        state.flights[action.stage, action.micro_batch] = _Flight(
-            hidden, get_gradient_edge(output)
-        )
+        state.flights[action.stage, action.micro_batch] = _Flight(hidden, get_gradient_edge(output))
         if action.stage == self._last_stage:
             state.loss_sum += output.detach()
         else:
@@ -189,8 +203,9 @@ class PipelineExecutor:
 def _items(row: Sequence[Action]) -> list[Item]:
     """A row with transfers that stand next to each other put together."""
     items: list[Item] = []
-    for computes, actions in groupby(row, lambda action: action.kind in _COMPUTATIONS):
-        items += [(action,) for action in actions] if computes else [tuple(actions)]
+    for computes, group in groupby(row, lambda action: action.kind in _COMPUTATIONS):
+        actions = tuple(group)
+        items += [(action,) for action in actions] if computes else [actions]
     return items
 
 
@@ -204,7 +219,7 @@ def _ranks_of_stages(schedule: Schedule) -> list[int]:
     return [found[stage] for stage in range(schedule.num_stages)]
 
 
-def _proofs_of_receipt(
+def proofs_of_receipt(
     schedule: Schedule, rank_of_stage: Sequence[int], rank: int
 ) -> dict[Action, list[Action]]:
     """For each receive of a rank, the own sends which that message proves to have arrived.

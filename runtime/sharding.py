@@ -29,16 +29,23 @@ read, need no case of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shardwright.runtime import ledger
+# LEDGER from shardwright.runtime import ledger
 from shardwright.runtime.parallel.collectives import gather_flat, reduce_scatter_flat
-from shardwright.runtime.replicas import ReplicatedGradients
+from shardwright.runtime.parallel.groups import ParallelGroups
+from shardwright.runtime.parallel.shards import (
+    ParameterShard,
+    shard_of,
+    sum_replicated_gradients,
+)
+from shardwright.specs import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,28 @@ class ShardPlan:
     shard_group: dist.ProcessGroup | None
     replica_group: dist.ProcessGroup | None
     """The ranks that hold the same slice of the other copies."""
+    is_first_replica: bool
     tp_group: dist.ProcessGroup | None
+    embedding_group: dist.ProcessGroup | None
+    """The ranks whose stages both hold a tied weight."""
+    is_first_stage: bool
+
+    @classmethod
+    def of(cls, layout: Layout, groups: ParallelGroups) -> ShardPlan:
+        """The plan of this rank; a collective call of every rank of the world."""
+        degree, dp_rank = layout.zero_shard_degree, groups.coordinates.dp
+        shard_group, replica_group = _split_dp(layout, groups)
+        return cls(
+            zero=layout.zero,
+            degree=degree,
+            index=dp_rank % degree,
+            shard_group=shard_group,
+            replica_group=replica_group,
+            is_first_replica=dp_rank < degree,
+            tp_group=groups.tp,
+            embedding_group=groups.embedding,
+            is_first_stage=groups.coordinates.pp == 0,
+        )
 
     @property
     def shards_weights(self) -> bool:
@@ -64,6 +92,27 @@ class ShardPlan:
         return self.zero >= 2 and self.degree > 1
 
 
+def _split_dp(
+    layout: Layout, groups: ParallelGroups
+) -> tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]:
+    """The dp ranks as (those that share one copy, those that hold the same slice of each copy).
+
+    A copy lies on ``zero_shard_degree`` dp ranks next to each other.
+    """
+    degree = layout.zero_shard_degree
+    if degree == 1:
+        return None, groups.dp
+    if degree == layout.dp:
+        return groups.dp, None
+    copies, slices = [], []
+    for ranks in layout.world_size.groups("dp"):
+        copies += [ranks[first : first + degree] for first in range(0, len(ranks), degree)]
+        slices += [ranks[index::degree] for index in range(degree)]
+    shard_group, _ = dist.new_subgroups_by_enumeration(copies)
+    replica_group, _ = dist.new_subgroups_by_enumeration(slices)
+    return shard_group, replica_group
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A parameter and its elements [start, stop) of the flat buffer."""
@@ -71,6 +120,22 @@ class Slot:
     parameter: nn.Parameter
     start: int
     stop: int
+
+    @property
+    def shard(self) -> ParameterShard:
+        return shard_of(self.parameter)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPart:
+    """A parameter's elements within a unit's slice."""
+
+    shard: ParameterShard
+    start: int
+    stop: int
+    """Elements [start, stop) of the flattened local parameter."""
+    place: slice
+    """Where they lie in the slice."""
 
 
 class FlatUnit:
@@ -98,8 +163,6 @@ class FlatUnit:
         self.padded_numel = plan.degree * math.ceil(self.numel / plan.degree)
         shard_numel = self.padded_numel // plan.degree
         self.slice_range = (plan.index * shard_numel, (plan.index + 1) * shard_numel)
-        self.replicated = ReplicatedGradients.of(self.slots, plan.tp_group)
-        self._gradient_dtype = gradient_dtype
         self._full = torch.zeros(self.padded_numel, dtype=first.dtype, device=first.device)
         self._move_into_flat_buffer()
         self.weights = self._full[slice(*self.slice_range)]
@@ -116,9 +179,22 @@ class FlatUnit:
             view = self._full[slot.start : slot.stop].view(slot.parameter.shape)
             view.copy_(slot.parameter.detach())
             slot.parameter.data = view
-            slot.parameter.register_post_accumulate_grad_hook(self._accumulate_gradient)
+            slot.parameter.register_post_accumulate_grad_hook(
+                partial(self._accumulate_gradient, slot)
+            )
 
     # Weights
+
+    @property
+    def weight_bytes(self) -> int:
+        """What weights take up on this rank at this moment."""
+        own = self.weights.nbytes if self.plan.shards_weights else 0
+        return self._full.untyped_storage().nbytes() + own
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What the accumulated gradients take up."""
+        return self._accumulator.nbytes
 
     @property
     def is_gathered(self) -> bool:
@@ -136,13 +212,13 @@ class FlatUnit:
             self._resize(0)
 
     def publish_weights(self) -> None:
-        """After ``weights`` changed: let every rank that keeps full weights have them (ZeRO 1, 2)."""
+        """After ``weights`` changed: give them to all who keep full copies (ZeRO 1, 2)."""
         if self.plan.degree > 1 and not self.plan.shards_weights:
             gather_flat(self._full, self.weights, self.plan.shard_group)
 
     def _resize(self, num_bytes: int) -> None:
         self._full.untyped_storage().resize_(num_bytes)
-        ledger.note_storage_resized(self._full)
+        # LEDGER ledger.note_storage_resized(self._full)
 
     def read_by(self, modules: Sequence[nn.Module]) -> None:
         """Gather and release around the forward and before the backward of the modules that read
@@ -170,9 +246,8 @@ class FlatUnit:
     def zero_gradients(self) -> None:
         self._accumulator.zero_()
 
-    def _accumulate_gradient(self, parameter: Tensor) -> None:
+    def _accumulate_gradient(self, slot: Slot, parameter: Tensor) -> None:
         """Add one parameter's gradient to the buffer as soon as autograd has it, and free it."""
-        slot = next(slot for slot in self.slots if slot.parameter is parameter)
         assert parameter.grad is not None
         buffer = self._buffer_of_micro_batch()
         buffer[slot.start : slot.stop].view_as(parameter).add_(parameter.grad)
@@ -198,17 +273,9 @@ class FlatUnit:
             self._arriving = None
             self._accumulator += own
 
-    def assert_backward_is_over(self) -> None:
-        assert self._num_arrived == 0, (
-            f"{self.name}: {self._num_arrived} of {len(self.slots)} gradients arrived"
-        )
-
-    def _sum_over_tp(self, full_gradients: Tensor) -> None:
-        if self.replicated is not None:
-            self.replicated.sum_over_tp(full_gradients)
-
     def reduce(self) -> None:
         """After the step's last backward: bring what is not reduced yet to its sum over ranks."""
+        assert self._num_arrived == 0, f"{self.name}: a backward is not over"
         plan = self.plan
         if not plan.shards_gradients:
             self._sum_over_tp(self._accumulator)
@@ -216,12 +283,45 @@ class FlatUnit:
                 reduce_scatter_flat(self.gradients, self._accumulator, plan.shard_group)
         if plan.replica_group is not None:
             dist.all_reduce(self.gradients, group=plan.replica_group)
+        if self.is_tied and plan.embedding_group is not None:
+            dist.all_reduce(self.gradients, group=plan.embedding_group)
 
-    def own_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Ranges of the flat buffer cut to this rank's slice and counted from its start."""
+    def _sum_over_tp(self, full_gradients: Tensor) -> None:
+        sum_replicated_gradients(
+            [(slot.shard, full_gradients[slot.start : slot.stop]) for slot in self.slots],
+            self.plan.tp_group,
+        )
+
+    # Who holds what
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether another pipeline stage holds the same weights."""
+        return any(slot.shard.tied for slot in self.slots)
+
+    def held_parts(self, *, owned_only: bool = False) -> Iterator[HeldPart]:
+        """What lies in this rank's slice, parameter by parameter, padding left out.
+
+        ``owned_only``: each element of the model on exactly one rank of the world: not where
+        another dp, tp or pp rank that holds it too comes first.
+        """
+        if owned_only and not self._is_accountable:
+            return
+        for slot in self.slots:
+            ranges = slot.shard.owned_ranges() if owned_only else [(0, slot.stop - slot.start)]
+            for start, stop in ranges:
+                yield from self._held(slot, start, stop)
+
+    @property
+    def _is_accountable(self) -> bool:
+        return self.plan.is_first_replica and (self.plan.is_first_stage or not self.is_tied)
+
+    def _held(self, slot: Slot, start: int, stop: int) -> Iterator[HeldPart]:
         first, last = self.slice_range
-        cut = ((max(start, first) - first, min(stop, last) - first) for start, stop in ranges)
-        return [(start, stop) for start, stop in cut if start < stop]
+        low, high = max(slot.start + start, first), min(slot.start + stop, last)
+        if low < high:
+            place = slice(low - first, high - first)
+            yield HeldPart(slot.shard, low - slot.start, high - slot.start, place)
 
 
 def _lay_out(parameters: Iterable[nn.Parameter]) -> tuple[Slot, ...]:

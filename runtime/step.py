@@ -18,12 +18,10 @@ from torch import Tensor
 from shardwright.runtime.models import StageModule
 from shardwright.runtime.optimizer import FlatAdamW, clip_factor
 from shardwright.runtime.parallel.groups import ParallelGroups
+from shardwright.runtime.parallel.loss import IGNORE_INDEX
 from shardwright.runtime.pipeline import MicroBatch, PipelineExecutor
 from shardwright.runtime.sharding import FlatUnit, ShardPlan, flatten_stage
 from shardwright.specs import Layout, Schedule, TrainingSpec
-
-IGNORED_LABEL = -100
-"""The label of a position that has no loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +63,11 @@ class TrainStep:
         self.units: tuple[FlatUnit, ...] = flatten_stage(
             stage, ShardPlan.of(layout, groups), training.dtypes
         )
-        self.optimizer = FlatAdamW(self.units, training.optimizer, training.dtypes)
         self._device = stage.device
+        self.optimizer = FlatAdamW(self.units, training.optimizer, training.dtypes, self._device)
         self._loss_dtype = stage.loss_dtype
         self._executor = PipelineExecutor(
-            {groups.at.pp: stage}, schedule, groups.at.pp, groups.pp
+            {groups.coordinates.pp: stage}, schedule, groups.coordinates.pp, groups.pp
         )
 
     def run(self, micro_batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
@@ -112,7 +110,7 @@ class TrainStep:
             unit.publish_weights()
 
     def _count_valid_tokens(self, micro_batches: Sequence[MicroBatch]) -> int:
-        counts = [(labels != IGNORED_LABEL).sum() for _, labels in micro_batches]
+        counts = [(labels != IGNORE_INDEX).sum() for _, labels in micro_batches]
         total = torch.stack(counts).sum().to(self._device)
         if self.groups.dp is not None:
             dist.all_reduce(total, group=self.groups.dp)
@@ -120,7 +118,7 @@ class TrainStep:
 
     def _sum_over_world(self, loss: Tensor) -> list[float]:
         """[loss, squared gradient norm], of which each rank has a part."""
-        counts_loss = self.groups.at.tp == 0
+        counts_loss = self.groups.coordinates.tp == 0
         sums = torch.stack(
             [loss.double() * counts_loss, self.optimizer.squared_gradient_norm().to(self._device)]
         )
