@@ -53,7 +53,10 @@ class UnitPrices:
     receive_backward_s: Floats
     """As above for the gradient of its output; 0 for the last stage."""
     reduction_s: Floats
-    """Reduction of a unit's gradients after the last backward."""
+    """After the stage's last backward: reduction of a unit's gradients, and its part of the norm."""
+    tied_sum_s: float
+    """Sum of a tied weight's gradient over the first and the last stage, after the reductions of
+    both; 0 where nothing is tied or both are one."""
     optimizer_s: Floats
     """What a unit costs after the global gradient norm is known: update and gathering."""
     fixed_s: float
@@ -99,7 +102,7 @@ def quick_step_bound_s(choices: Choices, prices: UnitPrices) -> float:
     pipeline = max(work, m * slowest, prices.shared_work_s)
     if choices.schedule != ScheduleName.ONE_F_ONE_B or m > pp:
         pipeline = max(pipeline, work + (m - 1) * work / pp)
-    reduction = float(prices.reduction_s[0])
+    reduction = float(prices.reduction_s[0]) + prices.tied_sum_s
     optimizer = max(float(prices.optimizer_s.sum()) / pp, float(prices.optimizer_s.max()))
     return (prices.fixed_s + pipeline + reduction + optimizer) * (1 - SLACK)
 
@@ -138,10 +141,11 @@ class StageBounds:
         self.num_units = len(prices.forward_s)
         self._forward, self._backward = _sums(prices.forward_s), _sums(prices.backward_s)
         self._receives = (_sums(prices.receive_forward_s), _sums(prices.receive_backward_s))
-        self.fits = self._possible() & (self.memory_bytes() <= capacity_bytes)
+        self.possible = self._possible()
+        self.fits = self.possible & (self.memory_bytes() <= capacity_bytes)
         path_s = self._path_s()
-        self.first_reduction_s = _sums(prices.reduction_s)
-        """[e]: reductions of stage 0 if it ends before unit e."""
+        self.first_reduction_s = _sums(prices.reduction_s) + prices.tied_sum_s
+        """[e]: what follows the last backward of stage 0 if it ends before unit e."""
         self.path_s = np.where(self.fits, np.maximum(path_s, prices.shared_work_s), np.inf)
         """Until stage 0 has done its last backward."""
         self.own_path_s = np.where(self.fits, self._own_path_s(path_s), np.inf)
@@ -164,6 +168,12 @@ class StageBounds:
         kinds = (self.path_s, self.own_path_s, self.optimizer_s)
         path, own_path, optimizer = (max(float(kind[stage]) for stage in at) for kind in kinds)
         return self.step_s(path, own_path, optimizer, bounds[1])
+
+    def cut_memory_bytes(self, starts: Sequence[int]) -> float:
+        """The least peak of one cut's fullest stage."""
+        bounds = [0, *starts, self.num_units]
+        needed = self.memory_bytes()
+        return max(float(needed[i, bounds[i], bounds[i + 1]]) for i in range(self.choices.pp))
 
     def memory_bytes(self) -> Floats:
         """The least peak of each stage: its state, what earlier micro-batches saved, and the unit
@@ -219,6 +229,7 @@ class StageBounds:
         """A path ends on stage i instead of stage 0, and its reductions follow."""
         backward_before = self._backward[None, :, None] + self._receives[1][:-1][:, None, None]
         own: Floats = path_s - backward_before + _spans(self.prices.reduction_s)
+        own[-1] += self.prices.tied_sum_s
         return own
 
 

@@ -217,17 +217,51 @@ def layout_of(problem: Problem, choices: Mapping[str, ChoiceValue]) -> Layout:
     if given.get("schedule") == "none":
         del given["schedule"]
     policy = given.pop("recompute", "none")
+    options: dict[str, Any] = given
     return Layout.of(
         problem.model,
         problem.training,
         recompute=Recompute.model_validate({"policy": policy}),
-        **_typed(given),
+        **options,
     )
 
 
-def _typed(choices: dict[str, Any]) -> dict[str, Any]:
-    """The same mapping, for `Layout.of`, which checks the values itself."""
-    return choices
+def named_choices(layout: Layout) -> dict[str, ChoiceValue]:
+    """A layout's own values of all of `NAMES` that do not follow from the others."""
+    named: dict[str, ChoiceValue] = {name: getattr(layout, name) for name in DEGREES}
+    named |= {
+        "micro_batch": layout.micro_batch,
+        "num_microbatches": layout.micro_batches,
+        "zero": layout.zero,
+        "sequence_parallel": layout.sequence_parallel,
+        "recompute": layout.recompute[0].policy,
+        "schedule": "none" if layout.schedule is None else str(layout.schedule),
+        "stages": tuple(stage.layers[1] for stage in layout.stages),
+    }
+    return named
 
+
+def layout_in_words(layout: Layout) -> str:
+    """The choices of a layout as `parse_choices` reads them, without the plainest values."""
+    named = named_choices(layout)
+    parts = [
+        f"{name}={str(named[name]).lower()}" for name, plain in _PLAIN.items()
+        if named[name] != plain
+    ]  # fmt: skip
+    if layout.pp > 1:
+        ranges = (f"{stage.layers[0]}-{stage.layers[1]}" for stage in layout.stages)
+        parts.append(f"stages={'/'.join(ranges)}")
+    return ",".join(parts)
+
+
+_PLAIN: dict[str, ChoiceValue | None] = {
+    **dict.fromkeys(DEGREES, 1),
+    "micro_batch": None,
+    "zero": 0,
+    "sequence_parallel": False,
+    "recompute": "none",
+    "schedule": "none",
+}
+"""What `layout_in_words` leaves out; micro_batch is always said."""
 
 assert set(RECOMPUTE_POLICIES) <= set(get_args(Recompute.model_fields["policy"].annotation))

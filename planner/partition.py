@@ -119,3 +119,15 @@ def count_cuts(bounds: StageBounds) -> int:
         sums = list(itertools.accumulate(ways, initial=0))
         ways = [sums[stop] - sums[start] for start, stop in zip(starts, stops, strict=True)]
     return ways[0]
+
+
+def least_memory_cut(bounds: StageBounds) -> tuple[float, Cut]:
+    """The cut whose fullest stage needs least, and those bytes; whether or not they are there."""
+    needed = np.where(bounds.possible, bounds.memory_bytes(), np.inf)
+    to_go = _least_maximum(needed)
+    cut: list[int] = []
+    first = 0
+    for stage in range(bounds.choices.pp - 1):
+        first = int(np.maximum(needed[stage, first], to_go[stage + 1]).argmin())
+        cut.append(first)
+    return float(to_go[0, 0]), tuple(cut)

@@ -116,6 +116,7 @@ class InventedCosts:
             receive_forward_s=cross * at_start,
             receive_backward_s=cross * at_end,
             reduction_s=draw.uniform(0.1, 0.3, units) * (choices.dp > 1) / choices.tp,
+            tied_sum_s=0.0,
             optimizer_s=draw.uniform(0.1, 0.2, units) / sharded,
             fixed_s=0.125,
             shared_work_s=0.0,

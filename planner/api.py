@@ -1,0 +1,245 @@
+"""`plan` and `estimate`: what the commands and ``shardwright.plan`` call."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import shardwright
+from shardwright.cost_models.pipeline.schedules import schedule_of
+from shardwright.hardware_profiles.profile import HardwareProfile
+from shardwright.hardware_profiles.rank_environment import rank_environment
+from shardwright.planner.choices import layout_of, normalise_choices, parse_choices
+from shardwright.planner.explain import overflow_in_words
+from shardwright.planner.pricing import StepPricer
+from shardwright.planner.problem import Constraints, Problem
+from shardwright.planner.search import Priced, Progress, search
+from shardwright.planner.suggest import reasons, suggestions
+from shardwright.specs import (
+    Candidate,
+    Certificate,
+    InputError,
+    Layout,
+    ModelSpec,
+    Plan,
+    PlanProvenance,
+    Prediction,
+    SoftwareSpec,
+    TrainingSpec,
+)
+from shardwright.specs.plan import PLAN_SCHEMA
+
+logger = logging.getLogger(__name__)
+
+LAYOUT_KEYS = (
+    "tp", "cp", "pp", "vpp", "dp", "ep", "etp", "micro_batch", "num_microbatches", "zero",
+    "zero_shard_degree", "expert_zero_shard_degree", "sequence_parallel", "recompute", "offload",
+    "loss_chunks", "compile", "schedule", "stages", "stage_meshes",
+)  # fmt: skip
+PREDICTION_KEYS = (
+    "step_time_s", "step_time_band_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu",
+    "bubble_fraction", "peak_memory_bytes", "memory_capacity_bytes", "memory_verdict", "breakdown",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAnswer:
+    """What was found: a plan, or why there is none and what would help."""
+
+    feasible: bool
+    plan: Plan | None
+    """None where nothing fits; of an estimate, also where the one layout breaks a rule."""
+    assumed: dict[str, str]
+    reasons: tuple[str, ...] = ()
+    suggestions: tuple[str, ...] = ()
+    certificate: Certificate | None = None
+    """Of the search, also where nothing fits; None for an estimate that breaks a rule."""
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """The answer of ``--json``: the keys are a contract."""
+        plan = self.plan
+        certificate = self.certificate
+        return {
+            "schema": PLAN_SCHEMA,
+            "feasible": self.feasible,
+            "assumed": self.assumed,
+            "layout": None if plan is None else _layout_json(plan.layout),
+            "prediction": None if plan is None else _prediction_json(plan.prediction),
+            "certificate": None if certificate is None else certificate.model_dump(mode="json"),
+            "ties": [] if plan is None else [_candidate_json(c) for c in plan.ties],
+            "alternatives": [] if plan is None else [_candidate_json(c) for c in plan.alternatives],
+            "reasons": list(self.reasons),
+            "suggestions": list(self.suggestions),
+        }
+
+
+def plan(
+    *,
+    model: ModelSpec,
+    profile: HardwareProfile,
+    training: TrainingSpec,
+    software: SoftwareSpec | None = None,
+    fix: Mapping[str, Any] | str | None = None,
+    forbid: Iterable[str] = (),
+    top: int = 3,
+    objective: str = "step-time",
+    assumed: Mapping[str, str] | None = None,
+    time_limit_s: float | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    command: str | None = None,
+) -> PlanAnswer:
+    """The best layout for a model on a cluster, with its certificate, ties and runners-up.
+
+    Args:
+        fix: choices to keep, ``{"tp": 8}`` or ``"tp=8,pp=4,stages=0-5/5-10"``.
+        forbid: choices to rule out: ``recompute``, ``zero3``, ``sp``, ``gpipe``, ``tp=8``, ...
+        top: rows wanted: the best and top - 1 runners-up with other choices.
+        assumed: defaults that the user did not state, to be kept with the plan.
+        time_limit_s: stop proving after this long; the certificate then states the gap.
+        progress: called often with where the search stands.
+        command: what the user typed, for the plan's provenance.
+
+    Raises:
+        InputError: choices that do not exist, constraints that leave nothing, or something asked
+            for that cannot be planned.
+    """
+    problem = _problem(model, training, profile, software)
+    fixed = parse_choices(fix) if isinstance(fix, str) else normalise_choices(fix or {})
+    constraints = Constraints(
+        fixed=fixed,
+        forbidden=frozenset(forbid),
+        top=top,
+        time_limit_s=time_limit_s,
+        objective=objective,
+    )
+    pricer = StepPricer(problem)
+    result = search(problem, constraints, pricer, progress)
+    stated = dict(assumed or {})
+    if not result.ranking:
+        why = reasons(problem, constraints, pricer)
+        helps = tuple(s.text for s in suggestions(problem, constraints, StepPricer))
+        return PlanAnswer(False, None, stated, why, helps, result.certificate)
+    best, *others = result.ranking
+    made = _plan(problem, best.candidate, result.certificate, stated, command)
+    made = made.model_copy(
+        update={"ties": _candidates(result.ties), "alternatives": _candidates(others)}
+    )
+    return PlanAnswer(True, made, stated, certificate=result.certificate)
+
+
+def estimate(
+    *,
+    model: ModelSpec,
+    profile: HardwareProfile,
+    training: TrainingSpec,
+    software: SoftwareSpec | None = None,
+    layout: Mapping[str, Any] | str,
+    assumed: Mapping[str, str] | None = None,
+    command: str | None = None,
+) -> PlanAnswer:
+    """What one layout costs. What ``layout`` leaves open takes its plainest value: degrees of 1,
+    no ZeRO, no recompute, even stages, and the dp that fills the cluster.
+
+    A layout that does not fit is priced all the same, with ``feasible`` false.
+
+    Raises:
+        InputError: choices that do not exist or impossible values.
+    """
+    problem = _problem(model, training, profile, software)
+    chosen = parse_choices(layout) if isinstance(layout, str) else normalise_choices(layout)
+    wanted = layout_of(problem, chosen)
+    stated = dict(assumed or {})
+    violations = wanted.violations(model, problem.cluster, training)
+    if violations:
+        return PlanAnswer(False, None, stated, tuple(str(broken) for broken in violations))
+    prediction = StepPricer(problem).predict(wanted)
+    candidate = Candidate(layout=wanted, prediction=prediction)
+    certificate = _single_certificate()
+    made = _plan(problem, candidate, certificate, stated, command)
+    if prediction.memory_verdict != "does_not_fit":
+        return PlanAnswer(True, made, stated, certificate=certificate)
+    why = (overflow_in_words(prediction),)
+    fixed = Constraints(fixed=chosen)
+    helps = tuple(s.text for s in suggestions(problem, fixed, StepPricer))
+    return PlanAnswer(False, made, stated, why, helps, certificate)
+
+
+def _problem(
+    model: ModelSpec,
+    training: TrainingSpec,
+    profile: HardwareProfile,
+    software: SoftwareSpec | None,
+) -> Problem:
+    """The problem, if it is one that can be priced; raises `InputError`."""
+    if training.trainable != "full":
+        raise InputError(
+            f"trainable = {training.trainable} cannot be planned",
+            why="only training of all parameters is priced",
+            fix="leave --trainable out",
+        )
+    return Problem(model, training, profile, software or SoftwareSpec())
+
+
+def _plan(
+    problem: Problem,
+    candidate: Candidate,
+    certificate: Certificate,
+    assumed: dict[str, str],
+    command: str | None,
+) -> Plan:
+    layout = candidate.layout
+    device_type = problem.cluster.accelerator.vendor
+    return Plan(
+        model=problem.model,
+        training=problem.training,
+        cluster=problem.cluster,
+        software=problem.software,
+        layout=layout,
+        schedule=None if layout.schedule is None else schedule_of(layout),
+        environment=rank_environment(device_type),
+        prediction=candidate.prediction,
+        certificate=certificate,
+        assumed=assumed,
+        provenance=PlanProvenance(
+            shardwright_version=shardwright.__version__,
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=command,
+            model_hash=problem.model.content_hash(),
+            cluster_hash=problem.cluster.content_hash(),
+            profile_hash=problem.profile.content_hash(),
+            profile_source=problem.cluster.name,
+        ),
+    )
+
+
+def _candidates(priced: Iterable[Priced]) -> tuple[Candidate, ...]:
+    return tuple(one.candidate for one in priced)
+
+
+def _single_certificate() -> Certificate:
+    """The books of an estimate: the user chose, nothing was searched."""
+    return Certificate(
+        considered=1, excluded_by_rules=0, excluded_by_memory=0, excluded_by_bound=0,
+        excluded_by_dominance=0, simulated=1, optimal=True, gap=0.0,
+        space="the one layout that was named", search_s=0.0,
+    )  # fmt: skip
+
+
+def _candidate_json(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "layout": _layout_json(candidate.layout),
+        "prediction": _prediction_json(candidate.prediction),
+    }
+
+
+def _layout_json(layout: Layout) -> dict[str, Any]:
+    fields = layout.model_dump(mode="json")
+    return {key: fields[key] for key in LAYOUT_KEYS}
+
+
+def _prediction_json(prediction: Prediction) -> dict[str, Any]:
+    fields = prediction.model_dump(mode="json")
+    return {key: fields[key] for key in PREDICTION_KEYS}

@@ -1,0 +1,188 @@
+"""When nothing fits: by how many bytes, and the smallest changes that make it fit.
+
+Every suggestion was planned before it is made: a user who follows it gets a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from shardwright.planner.bounds import Pricer, StageBounds, quick_memory_bound_bytes
+from shardwright.planner.choices import Choices, layout_in_words, normalise_choices
+from shardwright.planner.explain import overflow_in_words
+from shardwright.planner.partition import Cut, least_memory_cut
+from shardwright.planner.problem import Constraints, Problem
+from shardwright.planner.search import Priced, search
+from shardwright.planner.space import Space
+from shardwright.specs import InputError, Precision
+from shardwright.specs.units import format_bytes
+from shardwright.specs.world import divisors
+
+PricerFactory = Callable[[Problem], Pricer]
+
+SHORTEST_SEQUENCE = 128
+"""No shorter one is suggested: below it nobody trains a large model."""
+MOST_NODES_FACTOR = 1024
+"""No cluster larger than this many times the user's own is suggested."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A change after which a layout fits, with the problem and constraints that result."""
+
+    text: str
+    problem: Problem
+    constraints: Constraints
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What to do, in words, and what is then to be planned."""
+
+    words: str
+    problem: Problem
+    constraints: Constraints
+
+
+def reasons(problem: Problem, constraints: Constraints, pricer: Pricer) -> tuple[str, ...]:
+    """Why nothing fits: the broken rules, or the bytes of the layout that needs least."""
+    space = Space(problem, constraints)
+    if not space.valid:
+        return tuple(str(violation) for violation in space.violations())
+    choices, cut = _least_memory(problem, space, pricer)
+    layout = choices.layout(problem, tuple(unit - 1 for unit in cut))
+    return (
+        f"of {space.considered - space.excluded_by_rules:,} layouts none fits: of the one that"
+        f" needs least ({layout_in_words(layout)}) {overflow_in_words(pricer.predict(layout))}",
+    )
+
+
+def suggestions(
+    problem: Problem, constraints: Constraints, make_pricer: PricerFactory
+) -> tuple[Suggestion, ...]:
+    """Changes of each kind that help, the smallest of its kind; in the order in which they cost
+    least: allowing what was ruled out, precision, batch, sequence, hardware."""
+    found = []
+    for alternatives in (
+        *_relaxations(problem, constraints),
+        _precisions(problem, constraints),
+        _batches(problem, constraints),
+        _sequences(problem, constraints),
+        _nodes(problem, constraints),
+    ):
+        for change in alternatives:
+            fitting = _first_fitting(change, make_pricer)
+            if fitting is not None:
+                found.append(_suggestion(change, fitting))
+                break
+    return tuple(found)
+
+
+def _first_fitting(change: _Change, make_pricer: PricerFactory) -> Priced | None:
+    """Some layout that fits, as soon as one is found; None where none does."""
+    quick = replace(change.constraints, top=1, time_limit_s=1e-9)
+    try:
+        ranking = search(change.problem, quick, make_pricer(change.problem)).ranking
+    except InputError:
+        # The change itself is impossible, such as a precision that the device does not compute in.
+        return None
+    return ranking[0] if ranking else None
+
+
+def _suggestion(change: _Change, fitting: Priced) -> Suggestion:
+    prediction = fitting.prediction
+    text = (
+        f"{change.words}: then {layout_in_words(fitting.layout)} fits, with"
+        f" {format_bytes(max(prediction.peak_memory_bytes))} of"
+        f" {format_bytes(prediction.memory_capacity_bytes)}"
+    )
+    return Suggestion(text, change.problem, change.constraints)
+
+
+def _least_memory(problem: Problem, space: Space, pricer: Pricer) -> tuple[Choices, Cut]:
+    """The layout whose bound on memory is least, the plainer where several are."""
+    priced = [(choices, pricer.prices(choices)) for choices in space.valid]
+    quick = [(quick_memory_bound_bytes(*pair), *pair) for pair in priced]
+    quick.sort(key=lambda entry: (entry[0], entry[1].key))
+    best: tuple[float, Choices, Cut] | None = None
+    for bound_bytes, choices, prices in quick:
+        if best is not None and bound_bytes >= best[0]:
+            break
+        bounds = StageBounds(choices, prices, 0)
+        if space.fixed_boundaries is not None:
+            cut = tuple(layer + 1 for layer in space.fixed_boundaries)
+            needed_bytes = bounds.cut_memory_bytes(cut)
+        else:
+            needed_bytes, cut = least_memory_cut(bounds)
+        if best is None or needed_bytes < best[0]:
+            best = needed_bytes, choices, cut
+    assert best is not None
+    return best[1], best[2]
+
+
+def _relaxations(problem: Problem, constraints: Constraints) -> Iterator[Iterator[_Change]]:
+    """Each thing that the user fixed or forbade, allowed again; all of them, last."""
+    single = list(_single_relaxations(constraints))
+    for words, relaxed in single:
+        yield iter([_Change(words, problem, relaxed)])
+    if len(single) > 1:
+        free = replace(constraints, fixed={}, forbidden=frozenset())
+        yield iter([_Change("fix and forbid nothing", problem, free)])
+
+
+def _single_relaxations(constraints: Constraints) -> Iterator[tuple[str, Constraints]]:
+    for name in sorted(constraints.forbidden):
+        yield f"allow {name}", replace(constraints, forbidden=constraints.forbidden - {name})
+    fixed = normalise_choices(constraints.fixed)
+    for name in sorted(fixed):
+        others = {key: value for key, value in fixed.items() if key != name}
+        yield f"leave {name} open", replace(constraints, fixed=others)
+
+
+def _precisions(problem: Problem, constraints: Constraints) -> Iterator[_Change]:
+    """bf16, where activations are larger now."""
+    if problem.training.precision in (Precision.FP32, Precision.FP64):
+        training = problem.training.model_copy(update={"precision": Precision.BF16})
+        yield _Change("--precision bf16", replace(problem, training=training), constraints)
+
+
+def _batches(problem: Problem, constraints: Constraints) -> Iterator[_Change]:
+    """A batch that more ranks can share: the next multiple of a divisor of the world, and fewer
+    sequences, which GPipe holds all at once."""
+    batch, world = problem.training.global_batch, problem.world
+    multiples = [batch - batch % d + d for d in divisors(world) if batch % d]
+    fewer = [d for d in reversed(divisors(batch)) if d < batch]
+    for count in (*sorted(set(multiples)), *fewer):
+        training = problem.training.model_copy(update={"global_batch": count})
+        yield _Change(f"--global-batch {count}", replace(problem, training=training), constraints)
+
+
+def _sequences(problem: Problem, constraints: Constraints) -> Iterator[_Change]:
+    """The longest that the model allows, then halves."""
+    longest, seq_len = problem.model.max_seq_len, problem.training.seq_len
+    candidates = [longest] if longest is not None and longest < seq_len else []
+    while seq_len > SHORTEST_SEQUENCE:
+        seq_len = max(SHORTEST_SEQUENCE, seq_len // 2)
+        candidates.append(seq_len)
+    for length in sorted(candidates, reverse=True):
+        training = problem.training.model_copy(update={"seq_len": length})
+        yield _Change(f"--seq-len {length}", replace(problem, training=training), constraints)
+
+
+def _nodes(problem: Problem, constraints: Constraints) -> Iterator[_Change]:
+    """More nodes of the same kind, in steps of an eighth to a half; where nodes are connected."""
+    group = problem.cluster.groups[0]
+    if len(problem.cluster.groups) > 1 or group.inter_node is None:
+        return
+    count = group.num_nodes
+    while count < group.num_nodes * MOST_NODES_FACTOR:
+        count += max(1, count // 4)
+        yield _Change(f"--nodes {count}", _with_nodes(problem, count), constraints)
+
+
+def _with_nodes(problem: Problem, num_nodes: int) -> Problem:
+    cluster = problem.cluster
+    group = cluster.groups[0].model_copy(update={"num_nodes": num_nodes})
+    devices = cluster.model_copy(update={"groups": (group,)})
+    return replace(problem, profile=problem.profile.model_copy(update={"devices": devices}))
