@@ -59,7 +59,10 @@ def describe_misfits(error: ValidationError, *, most: int = 5) -> str:
     misfits = error.errors(include_url=False)
     parts = []
     for misfit in misfits[:most]:
-        where = ".".join(str(part) for part in misfit["loc"]) or "(root)"
+        if not misfit["loc"]:  # a rule over several fields, whose text names them
+            parts.append(misfit["msg"].removeprefix("Value error, "))
+            continue
+        where = ".".join(str(part) for part in misfit["loc"])
         given = repr(misfit["input"])
         shown = given if len(given) <= 60 else given[:57] + "..."
         parts.append(f"{where}: {misfit['msg']} (got {shown})")
