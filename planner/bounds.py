@@ -53,7 +53,7 @@ class UnitPrices:
     receive_backward_s: Floats
     """As above for the gradient of its output; 0 for the last stage."""
     reduction_s: Floats
-    """After the stage's last backward: reduction of a unit's gradients, and its part of the norm."""
+    """After the stage's last backward: reducing a unit's gradients, and its part of the norm."""
     tied_sum_s: float
     """Sum of a tied weight's gradient over the first and the last stage, after the reductions of
     both; 0 where nothing is tied or both are one."""

@@ -9,6 +9,7 @@ have C(U - 1, pp - 1) cuts.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ class Space:
                 fix=f"set pp to {len(stops)}, or leave it out",
             )
         boundaries = boundaries_of(stops, self.problem)
-        if any(stop <= start for start, stop in zip(boundaries, boundaries[1:], strict=False)):
+        if any(stop <= start for start, stop in itertools.pairwise(boundaries)):
             raise InputError(
                 "a stage between the first and the last holds no layer",
                 fix="give every stage in between one layer at least",

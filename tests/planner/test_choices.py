@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from shardwright.planner.choices import (
@@ -53,7 +55,7 @@ def test_bad_text_is_refused_with_what_would_do(text, message):
 def test_even_boundaries_give_every_stage_a_unit(make_problem, pp):
     problem = make_problem(num_layers=4)
     bounds = [-1, *even_boundaries(problem, pp), problem.num_layers + 1]
-    sizes = [stop - start for start, stop in zip(bounds, bounds[1:], strict=False)]
+    sizes = [stop - start for start, stop in itertools.pairwise(bounds)]
     assert sum(sizes) == problem.num_units
     assert max(sizes) - min(sizes) <= 1
     assert min(sizes) >= 1

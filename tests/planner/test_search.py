@@ -39,7 +39,6 @@ def test_certified_step_equals_exhaustive_simulation(make_problem, make_costs, s
         + certificate.excluded_by_bound + certificate.excluded_by_dominance
         + certificate.simulated
     )  # fmt: skip
-    print(certificate)
     if fitting == 0:
         assert result.ranking == ()
     else:
