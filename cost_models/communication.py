@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from shardwright.cost_models.blocks.operations import Collective, CollectiveKind
-from shardwright.cost_models.curves import SizeCurve
+from shardwright.cost_models.curves import ParameterTable, SizeCurve
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.specs import ClusterSpec, LinkTier, NodeGroup
 from shardwright.specs.training import DType
@@ -28,6 +28,8 @@ class GroupPath:
 
     num_ranks: int
     shape: GroupShape
+    domain_ranks: int
+    """Ranks of a full domain."""
     intra: LinkTier
     inter: LinkTier | None
     """Null where the group stays inside one domain."""
@@ -128,7 +130,7 @@ class CollectiveFormulas:
     """Latency and bandwidth from link tiers and the catalogue's parameters."""
 
     def __init__(self, profile: HardwareProfile) -> None:
-        self._parameters = {parameter.name: parameter.value for parameter in profile.parameters}
+        self._parameters = ParameterTable(profile)
 
     def seconds(self, kind: CollectiveKind, size: int, path: GroupPath, groups: int) -> float:
         transfer = self._transfer_s(kind, size, path, groups)
@@ -162,11 +164,18 @@ class CollectiveFormulas:
         return 2 * size / slowest
 
     def _in_switch_s(self, ring_transfer_s: float, path: GroupPath) -> float:
-        """All-reduce by switches that add up, inside one domain; infinite where it is not used."""
+        """All-reduce by switches that add up, inside one domain; infinite where it is not used.
+
+        Each rank sends S (1 + 1 / n) instead of a ring's 2 S (n - 1) / n; the measured gain of a
+        full domain shrinks with that ratio in smaller groups.
+        """
         gain = self._parameters.get("in_switch_all_reduce.gain")
-        fewest = self._parameters.get("in_switch_all_reduce.min_ranks", math.inf)
-        if gain is None or path.inter is not None or path.num_ranks < fewest:
+        if gain is None or path.inter is not None:
             return math.inf
+        if path.num_ranks < self._parameters["in_switch_all_reduce.min_ranks"]:
+            return math.inf
+        full = max(path.domain_ranks, path.num_ranks)
+        gain *= _in_switch_bound(path.num_ranks) / _in_switch_bound(full)
         return self._latency_s(path, 2, 0) + ring_transfer_s / gain
 
     def _latency_s(self, path: GroupPath, intra_hops: float, inter_hops: float) -> float:
@@ -204,13 +213,14 @@ def group_path(cluster: ClusterSpec, ranks: tuple[int, ...]) -> GroupPath:
     counts = Counter(domains.values())
     firsts = list({domain: rank for rank, domain in reversed(domains.items())}.values())
     group = cluster.group_of(ranks[0])
+    domain = group.scale_up_domain_gpus
     # Where domains hold unequal parts of the group, the fewest ranks limit what enters a domain.
     shape = (min(counts.values()), len(counts))
     if len(firsts) == 1:
-        return GroupPath(len(ranks), shape, group.intra_node, None, None)
+        return GroupPath(len(ranks), shape, domain, group.intra_node, None, None)
     tiers = [cluster.tier_between(firsts[0], other) for other in firsts[1:]]
     inter = min(tiers, key=lambda tier: tier.bandwidth_bytes_per_s)
-    return GroupPath(len(ranks), shape, group.intra_node, inter, _nic_capacity(group))
+    return GroupPath(len(ranks), shape, domain, group.intra_node, inter, _nic_capacity(group))
 
 
 def _domain_of(cluster: ClusterSpec, rank: int) -> tuple[int, int]:
@@ -264,6 +274,11 @@ def _tree_hops(shape: GroupShape) -> tuple[float, float]:
     """A chain inside each domain, a binary tree between them, up and down."""
     width, domains = shape
     return 2 * (width - 1), 2 * math.log2(domains)
+
+
+def _in_switch_bound(num_ranks: int) -> float:
+    """Bytes that a rank sends in a ring all_reduce over those that it sends to adding switches."""
+    return 2 * (num_ranks - 1) / (num_ranks + 1)
 
 
 def _shape_distance(one: GroupShape, other: GroupShape) -> float:

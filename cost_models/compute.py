@@ -16,7 +16,7 @@ import math
 from collections import defaultdict
 
 from shardwright.cost_models.blocks.operations import Attention, Elementwise, Matmul, dtype_bytes
-from shardwright.cost_models.curves import CurveGrid, SizeCurve, shape_class
+from shardwright.cost_models.curves import CurveGrid, ParameterTable, SizeCurve, shape_class
 from shardwright.hardware_profiles.profile import Curve, HardwareProfile
 from shardwright.specs import InputError, SoftwareSpec
 from shardwright.specs.training import DType
@@ -146,11 +146,12 @@ class Roofline:
 
     def __init__(self, profile: HardwareProfile, software: SoftwareSpec) -> None:
         self._device = profile.devices.accelerator
-        self._parameters = {parameter.name: parameter.value for parameter in profile.parameters}
+        self._parameters = ParameterTable(profile)
         self._graphs = software.cuda_graphs
 
     def matmul(self, matmul: Matmul) -> float:
-        rate = self._peak(matmul.dtype) * self._parameters[f"matmul_efficiency.{matmul.dtype}"]
+        peak = self._peak(matmul.dtype)
+        rate = peak * self._parameters[f"matmul_efficiency.{matmul.dtype}"]
         elements = matmul.m * matmul.k + matmul.k * matmul.n + matmul.m * matmul.n
         moved_bytes = matmul.batch * elements * dtype_bytes(matmul.dtype)
         arithmetic = matmul.flops / (rate * self._occupancy(matmul))
@@ -159,7 +160,8 @@ class Roofline:
     def attention(self, attention: Attention) -> float:
         """The kernel skips the masked half, and its efficiency counts the other half only."""
         direction = "backward" if attention.backward else "forward"
-        rate = self._peak(attention.dtype) * self._parameters[f"attention_efficiency.{direction}"]
+        peak = self._peak(attention.dtype)
+        rate = peak * self._parameters[f"attention_efficiency.{direction}"]
         needed_flops = attention.flops / (2 if attention.causal else 1)
         return needed_flops / rate + self._launch_s(1)
 

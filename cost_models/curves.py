@@ -1,4 +1,4 @@
-"""Reading measured curves: monotone hulls, interpolation in logarithms, grids of curves by shape.
+"""Reading profiles: monotone hulls, interpolation in logarithms, grids of curves, parameters.
 
 A curve's points are stored raw. Pricing reads them through the monotone regression of their
 logarithms (no size may cost less than a smaller one, so noise is averaged, not believed), between
@@ -13,7 +13,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shardwright.hardware_profiles.profile import Curve, Point
+from shardwright.hardware_profiles.profile import Curve, HardwareProfile, Point
+from shardwright.specs import InputError
 
 
 def monotone(values: Sequence[float]) -> list[float]:
@@ -130,3 +131,24 @@ def shape_class(curve: Curve) -> tuple[str, dict[str, int]]:
     op, _, text = curve.op.partition("@")
     pairs = (part.partition("=") for part in text.split(",") if part)
     return op, {name: int(value) for name, _, value in pairs}
+
+
+class ParameterTable:
+    """The named numbers of a profile that formulas read."""
+
+    def __init__(self, profile: HardwareProfile) -> None:
+        self._profile_name = profile.devices.name
+        self._values = {parameter.name: parameter.value for parameter in profile.parameters}
+
+    def __getitem__(self, name: str) -> float:
+        """Raises `InputError` where the profile measured no curve and states no such number."""
+        if name in self._values:
+            return self._values[name]
+        raise InputError(
+            f"the profile of {self._profile_name} can price no such operation:"
+            f" it has neither a measured curve nor the parameter {name}",
+            fix="profile the machine again, or add the parameter to the file",
+        )
+
+    def get(self, name: str) -> float | None:
+        return self._values.get(name)
