@@ -86,7 +86,7 @@ class AcceleratorEntry(Spec):
     """Where that is less than ``link``."""
     link_description: str
     host_link: str | None
-    link_joins: PositiveInt | None
+    num_linked_devices: PositiveInt | None
     """How many devices a bridge joins; null where ``link`` reaches every device of a node."""
     host_bandwidth: Fact | None
     compute_units: Fact | None
@@ -140,7 +140,7 @@ class NodeEntry(Spec):
     devices_per_node: PositiveInt
     intra_node: LinkEntry
     inter_node: NetworkEntry | None
-    scale_up_domain: PositiveInt
+    scale_up_domain_gpus: PositiveInt
     """Devices that ``intra_node`` joins, across nodes where that is more than one node."""
     rail_optimized: bool | None
     oversubscription: str | None
@@ -161,7 +161,7 @@ class NodeEntry(Spec):
                 self.intra_node.bandwidth_to_one_peer,
             ),
             inter_node=self._network_tier(),
-            scale_up_domain_gpus=self.scale_up_domain,
+            scale_up_domain_gpus=self.scale_up_domain_gpus,
             shared_resources=self._shared_adapters(),
             usd_per_gpu_hour=None if self.price is None else self.price.value,
         )
@@ -344,7 +344,7 @@ def default_links(entry: AcceleratorEntry, devices_per_node: int) -> LinkTier:
     port: without peer access every byte crosses the host's memory, in and out again. (Node types
     of the catalogue without peer access state 16 of 31 and 32 of 63 GB/s.)
     """
-    reach = entry.link_joins or devices_per_node
+    reach = entry.num_linked_devices or devices_per_node
     if entry.link is not None and devices_per_node <= reach:
         return link_tier(_link_name(entry), entry.link, entry.link_to_one_peer)
     port = entry.host_bandwidth

@@ -36,7 +36,7 @@ lower bound. A profile replaces it by what it measures, and no time is predicted
 BYTES_PER_CYCLE = 8
 """Likewise for memory: one 64-bit word per cycle and core."""
 
-DEFAULT_CLOCK_HZ = 2.0e9
+DEFAULT_CLOCK_HERTZ = 2.0e9
 """Where the system does not tell; used in the two lower bounds above only."""
 
 
@@ -47,7 +47,7 @@ class Host:
     cpu_model: str
     cores: float
     """A fraction where a quota allows one."""
-    clock_hz: float
+    clock_hertz: float
     memory_bytes: int
     available_memory_bytes: int
 
@@ -61,7 +61,7 @@ def read_host(root: Path = Path("/")) -> Host:
     return Host(
         cpu_model=model[1].strip() if model else platform.machine() or "unknown",
         cores=usable_cores(root),
-        clock_hz=float(clock_mhz[1]) * 1e6 if clock_mhz else DEFAULT_CLOCK_HZ,
+        clock_hertz=float(clock_mhz[1]) * 1e6 if clock_mhz else DEFAULT_CLOCK_HERTZ,
         memory_bytes=total_bytes,
         available_memory_bytes=available_bytes,
     )
@@ -109,7 +109,7 @@ def cpu_cluster(host: Host, num_ranks: int) -> ClusterSpec:
     """Ranks that share the host's cores, and its memory in equal parts."""
     cores = f"{host.cores:g}c"
     name = f"cpu-{slug_of(host.cpu_model)}-{cores}"
-    speed = host.cores * host.clock_hz / num_ranks
+    speed = host.cores * host.clock_hertz / num_ranks
     device = AcceleratorSpec(
         name=name,
         vendor="cpu",
