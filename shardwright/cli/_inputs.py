@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import logging
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardwright.hardware_profiles.profile import HardwareProfile
@@ -19,6 +19,8 @@ from shardwright.specs import (
 )
 from shardwright.specs.units import parse
 from shardwright.specs.world import divisors
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_SEQ_LEN = 8192
 DEFAULT_TOKENS_PER_STEP = 2**22
@@ -46,6 +48,8 @@ class Question:
     training: TrainingSpec
     software: SoftwareSpec
     assumed: dict[str, str]
+    source: str
+    """What the user wrote for the cluster."""
 
 
 def question(
@@ -53,29 +57,40 @@ def question(
 ) -> Question:
     """Look up the model and the cluster and complete the training; raises `InputError`."""
     from shardwright.hardware_profiles.resolve import resolve_cluster
-    from shardwright.specs.sources import resolve_model
+    from shardwright.specs.sources import read_model
 
-    spec = resolve_model(model)
+    source = read_model(model)
+    for note in source.notes:
+        logger.warning("%s: %s", source.spec.name, note)
+    spec = source.spec
     profile = resolve_cluster(cluster, gpus=gpus, nodes=nodes)
     training_spec, assumed = complete_training(training, spec, profile.devices.num_devices)
-    return Question(spec, profile, training_spec, SoftwareSpec(), assumed)
+    return Question(spec, profile, training_spec, SoftwareSpec(), assumed, cluster)
+
+
+def sequence_length(text: str | None, model: ModelSpec) -> int:
+    """What was given, or the model's longest up to `DEFAULT_SEQ_LEN`; raises `InputError`."""
+    if text is not None:
+        return count(text, "--seq-len")
+    return min(model.max_seq_len or DEFAULT_SEQ_LEN, DEFAULT_SEQ_LEN)
 
 
 def complete_training(
     given: Training, model: ModelSpec, num_devices: int
 ) -> tuple[TrainingSpec, dict[str, str]]:
     """The training, and the defaults that it took by name; raises `InputError`."""
-    longest = min(model.max_seq_len or DEFAULT_SEQ_LEN, DEFAULT_SEQ_LEN)
-    seq_len = count(given.seq_len, "--seq-len") if given.seq_len else longest
+    seq_len = sequence_length(given.seq_len, model)
     batch = default_global_batch(seq_len, num_devices)
     one_of(given.trainable, ["full"], "--trainable")
     precisions = [*map(str, Precision), "fp8"]
     spec = TrainingSpec(
-        global_batch=count(given.global_batch, "--global-batch") if given.global_batch else batch,
+        global_batch=batch
+        if given.global_batch is None
+        else count(given.global_batch, "--global-batch"),
         seq_len=seq_len,
         precision=Precision(one_of(given.precision or "bf16", precisions, "--precision")),
         optimizer=OptimizerSpec(),
-        token_budget=count(given.tokens, "--tokens") if given.tokens else None,
+        token_budget=None if given.tokens is None else count(given.tokens, "--tokens"),
     )
     one_of(given.optimizer or spec.optimizer.name, [spec.optimizer.name], "--optimizer")
     values = {
@@ -84,7 +99,7 @@ def complete_training(
         "precision": f"{spec.precision}",
         "optimizer": spec.optimizer.name,
     }
-    return spec, {name: value for name, value in values.items() if not getattr(given, name)}
+    return spec, {name: value for name, value in values.items() if getattr(given, name) is None}
 
 
 def default_global_batch(seq_len: int, num_devices: int) -> int:
@@ -110,34 +125,15 @@ def one_of(value: str, valid: list[str], option: str) -> str:
     """``value`` if it is valid; raises `InputError` with the nearest valid one."""
     if value in valid:
         return value
-    near = difflib.get_close_matches(value, valid, n=1)
-    fix = f"did you mean {near[0]}? " if near else ""
-    raise InputError(f"{option} is {value!r}", fix=f"{fix}valid: {', '.join(valid)}")
-
-
-def choices(text: str | None, option: str) -> dict[str, str]:
-    """``tp=8,pp=4`` as names and values; raises `InputError` for a part that is not name=value."""
-    found: dict[str, str] = {}
-    for part in _parts(text):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not (name and equals and value):
-            raise InputError(
-                f"{option} has {part!r}, which is not name=value",
-                fix=f"write it like {option} tp=8,pp=4",
-            )
-        if name in found:
-            raise InputError(f"{option} gives {name} twice: {found[name]} and {value}")
-        found[name] = value
-    return found
+    near = difflib.get_close_matches(value, valid, n=3)
+    raise InputError(
+        f"{option} cannot be {value!r}", fix=f"choose one of {', '.join(near or valid)}"
+    )
 
 
 def names(text: str | None) -> tuple[str, ...]:
     """``cp,offload`` as names."""
-    return tuple(part.strip() for part in _parts(text))
-
-
-def _parts(text: str | None) -> Iterable[str]:
-    return (part for part in (text or "").split(",") if part.strip())
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
 def require_torch(command: str) -> None:

@@ -32,6 +32,13 @@ def console() -> Console:
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
+def plain_text(value: int | str | None) -> str:
+    """A value of a table: numbers with their thousands apart, a dash for nothing."""
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else f"{value:,}"
+
+
 def table(*headings: str) -> Table:
     """A table without vertical lines."""
     from rich import box

@@ -39,7 +39,7 @@ def estimate(
         profile=asked.profile,
         training=asked.training,
         software=asked.software,
-        layout=_inputs.choices(layout, "--layout"),
+        layout=layout,
         assumed=asked.assumed,
     )
     if as_json:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shardwright.cli import _options
+
+if TYPE_CHECKING:
+    from shardwright.hardware_profiles.profile import HardwareProfile
+    from shardwright.planner.explain import Explanation, WhyNot
+    from shardwright.specs import Plan
 
 
 def explain(
@@ -14,6 +20,95 @@ def explain(
     why_not: Annotated[
         str | None, typer.Option(metavar="L", help="Another layout: tp=4,pp=2; the rest is free.")
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="C", help="The plan's cluster or profile, where it has moved."),
+    ] = None,
     as_json: _options.Json = False,
 ) -> None:
     """Show where a plan's time and memory go, and why another layout was not chosen."""
+    from shardwright.cli import _output
+    from shardwright.planner import explain as explaining
+    from shardwright.specs import Plan
+
+    loaded = Plan.load(plan)
+    found = explaining.explain(loaded)
+    answer = None
+    if why_not is not None:
+        answer = explaining.why_not(loaded, why_not, prices_of(loaded, cluster))
+    if as_json:
+        _output.print_json(as_json_dict(found, answer))
+    else:
+        _print(loaded, found, answer)
+
+
+def prices_of(plan: Plan, cluster: str | None) -> HardwareProfile:
+    """The profile that the plan was made from.
+
+    Raises:
+        InputError: it is not where the plan says, or has changed since.
+    """
+    from shardwright.hardware_profiles.resolve import resolve_cluster
+    from shardwright.specs import InputError
+
+    source = cluster or plan.provenance.profile_source
+    profile = resolve_cluster(source, gpus=plan.cluster.num_devices)
+    if profile.content_hash() != plan.provenance.profile_hash:
+        raise InputError(
+            f"{source} is not what the plan was priced from",
+            why="it was measured anew, or this is another version of shardwright",
+            fix="name the right one with --cluster, or plan again",
+        )
+    return profile
+
+
+def as_json_dict(found: Explanation, answer: WhyNot | None) -> dict[str, Any]:
+    """The JSON object that ``--json`` prints."""
+    why_not = None
+    if answer is not None:
+        why_not = {
+            "asked": answer.asked,
+            "verdict": answer.verdict,
+            "reasons": list(answer.reasons),
+            "candidate": answer.candidate and answer.candidate.model_dump(mode="json"),
+            "nearest": answer.nearest and answer.nearest.model_dump(mode="json"),
+        }
+    return {
+        "limit": found.limit,
+        "time": [
+            {"what": what, "seconds": seconds, "fraction": fraction}
+            for what, seconds, fraction in found.time_shares
+        ],
+        "stages": [
+            {field.name: _plain(getattr(stage, field.name)) for field in dataclasses.fields(stage)}
+            for stage in found.stages
+        ],
+        "runners_up": list(found.runners_up),
+        "why_not": why_not,
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+
+
+def _print(plan: Plan, found: Explanation, answer: WhyNot | None) -> None:
+    from shardwright.cli import _output, _tables
+
+    out = _output.console()
+    for line in _tables.plan_lines(plan):
+        out.print(line)
+    out.print(f"chosen    {_tables.layout_in_words(plan.layout)}")
+    out.print(f"limit     {found.limit}")
+    out.print(_tables.breakdown_table(plan.prediction))
+    out.print(_tables.memory_table(plan.prediction))
+    for line in found.runners_up:
+        out.print(f"runner-up {line}")
+    out.print(f"certain   {_tables.certificate_in_words(plan.certificate)}")
+    if answer is not None:
+        out.print(f"\nwhy not {answer.asked}? {answer.verdict.replace('_', ' ')}")
+        for reason in answer.reasons:
+            out.print(f"  - {reason}")
+        if answer.nearest is not None and answer.nearest_in_words is not None:
+            step = _tables.step_in_words(answer.nearest.prediction)
+            out.print(f"  nearest that works: {answer.nearest_in_words}, {step}")

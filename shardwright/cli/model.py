@@ -21,10 +21,11 @@ def model(
 ) -> None:
     """Show a model's exact parameter counts, FLOPs per token and blocks."""
     from shardwright.cli import _inputs, _output
-    from shardwright.specs.sources import resolve_model
+    from shardwright.specs.sources import read_model
 
-    spec = resolve_model(model)
-    described = describe(spec, _inputs.sequence_length(seq_len, spec))
+    source = read_model(model)
+    described = describe(source.spec, _inputs.sequence_length(seq_len, source.spec))
+    described["notes"] = list(source.notes)
     if as_json:
         _output.print_json(described)
     else:
@@ -32,9 +33,14 @@ def model(
 
 
 def describe(spec: ModelSpec, seq_len: int) -> dict[str, Any]:
-    """The facts of a model as the JSON object that ``--json`` prints."""
-    from shardwright.cost_models.flops import model_flops_6n, model_flops_megatron
+    """The facts of a model as the JSON object that ``--json`` prints.
 
+    Every parameter of a dense model is active for every token.
+    """
+    from shardwright.cost_models.flops import model_flops_6n, model_flops_megatron
+    from shardwright.specs import TrainingSpec
+
+    one_sequence = TrainingSpec(global_batch=1, seq_len=seq_len)
     return {
         "name": spec.name,
         "family": spec.family,
@@ -44,8 +50,8 @@ def describe(spec: ModelSpec, seq_len: int) -> dict[str, Any]:
         "max_seq_len": spec.max_seq_len,
         "seq_len": seq_len,
         "flops_per_token": {
-            "model_flops_megatron": model_flops_megatron(spec, seq_len, seq_len) / seq_len,
-            "model_flops_6n": model_flops_6n(spec, seq_len) / seq_len,
+            "model_flops_megatron": model_flops_megatron(spec, one_sequence) / seq_len,
+            "model_flops_6n": model_flops_6n(spec, one_sequence) / seq_len,
         },
         "towers": [
             {
@@ -61,3 +67,46 @@ def describe(spec: ModelSpec, seq_len: int) -> dict[str, Any]:
         ],
         "edges": [edge.model_dump(mode="json") for edge in spec.edges],
     }
+
+
+def _print(described: dict[str, Any]) -> None:
+    from shardwright.cli import _output
+
+    out = _output.console()
+    flops = described["flops_per_token"]
+    out.print(f"{described['name']} ({described['family']}, from {described['source']})")
+    out.print(f"parameters  {described['parameters']:,}, all of them active for every token")
+    out.print(f"positions   {_output.plain_text(described['max_seq_len'])}")
+    out.print(
+        f"training    {flops['model_flops_megatron'] / 1e9:,.4g} GFLOP a token at"
+        f" {described['seq_len']:,} tokens a sequence, forward and backward"
+        f" (6 x parameters: {flops['model_flops_6n'] / 1e9:,.4g})"
+    )
+    for tower in described["towers"]:
+        table = _output.table(f"{tower['name']} block", "count", "parameters", "of")
+        for block in tower["blocks"]:
+            table.add_row(
+                block["kind"], f"{block.get('repeat', 1)}", f"{block['parameters']:,}", sizes(block)
+            )
+        out.print(table)
+    for note in described["notes"]:
+        out.print(f"note: {note}")
+
+
+def sizes(block: dict[str, Any]) -> str:
+    """The sizes of a block in words, those of a layer's branches included."""
+    parts = [
+        f"{name.replace('_', ' ')} {value:,}"
+        for name, value in block.items()
+        if isinstance(value, int) and not isinstance(value, bool) and name not in SHOWN_ELSEWHERE
+    ]
+    parts += [f"{branch['body']['kind']} ({sizes(branch['body'])})" for branch in _branches(block)]
+    return ", ".join(parts)
+
+
+SHOWN_ELSEWHERE = ("parameters", "repeat")
+
+
+def _branches(block: dict[str, Any]) -> list[dict[str, Any]]:
+    branches: list[dict[str, Any]] = block.get("branches", [])
+    return branches

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,23 +47,33 @@ def plan(
     _inputs.one_of(objective, ["step-time"], "--objective")
     training = _inputs.Training(global_batch, seq_len, precision, optimizer, trainable, tokens)
     asked = _inputs.question(model, cluster, gpus=gpus, nodes=nodes, training=training)
-    answer = api.plan(
-        model=asked.model,
-        profile=asked.profile,
-        training=asked.training,
-        software=asked.software,
-        fix=_inputs.choices(fix, "--fix"),
-        forbid=_inputs.names(forbid),
-        top=top,
-        assumed=asked.assumed,
-    )
-    if answer.plan is not None and output is not None:
-        answer.plan.save(output)
+    with _output.progress("searching") as show:
+        answer = api.plan(
+            model=asked.model,
+            profile=asked.profile,
+            training=asked.training,
+            software=asked.software,
+            fix=fix,
+            forbid=_inputs.names(forbid),
+            top=top,
+            assumed=asked.assumed,
+            command=shlex.join(["shardwright", *sys.argv[1:]]),
+            progress=lambda at: show(f"{at.simulated:,} simulated", at.bound_s / at.best_step_s),
+        )
+    made = answer.plan and priced_from(answer.plan, asked.source)
+    if made is not None and output is not None:
+        made.save(output)
     if as_json:
         _output.print_json(answer.to_json_dict())
-    elif answer.plan is not None:
-        print_plan(answer.plan, output)
+    elif made is not None:
+        print_plan(made, output)
     _output.require_feasible(answer, details=not as_json)
+
+
+def priced_from(plan: Plan, source: str) -> Plan:
+    """The plan with what the user wrote for the cluster, so that `explain` finds the prices."""
+    provenance = plan.provenance.model_copy(update={"profile_source": source})
+    return plan.model_copy(update={"provenance": provenance})
 
 
 def print_plan(plan: Plan, path: Path | None) -> None:

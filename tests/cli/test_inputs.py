@@ -61,6 +61,7 @@ def test_the_default_batch_is_about_four_million_tokens_and_shared_evenly(
         pytest.param(Training(global_batch="1.5"), "--global-batch", id="half-a-sequence"),
         pytest.param(Training(global_batch="-8"), "-8", id="negative-batch"),
         pytest.param(Training(seq_len="long"), "long", id="seq-len-in-words"),
+        pytest.param(Training(seq_len=""), "quantity", id="empty-seq-len"),
         pytest.param(Training(precision="fp31"), "fp32", id="precision-nearest"),
         pytest.param(Training(optimizer="sgd"), "adamw", id="optimizer"),
         pytest.param(Training(trainable="lora:16"), "full", id="trainable"),
@@ -76,19 +77,6 @@ def test_wrong_training_options_are_named(given: Training, said: str) -> None:
 def test_fp8_is_an_alias() -> None:
     spec, _ = _inputs.complete_training(Training(precision="fp8"), samples.model(), num_devices=1)
     assert spec.precision is Precision.FP8_TENSOR
-
-
-def test_choices_are_names_and_values() -> None:
-    assert _inputs.choices("tp=8, pp = 4,stages=0-2/2-4,", "--fix") == {
-        "tp": "8", "pp": "4", "stages": "0-2/2-4",
-    }  # fmt: skip
-    assert _inputs.choices(None, "--fix") == {}
-
-
-@pytest.mark.parametrize("text", ["tp", "tp=", "=8", "tp=8,pp", "tp:8", "tp=8,tp=4"])
-def test_broken_choices_are_named(text: str) -> None:
-    with pytest.raises(InputError, match="--fix"):
-        _inputs.choices(text, "--fix")
 
 
 def test_names_are_split_at_commas() -> None:
