@@ -20,9 +20,9 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch.distributed as dist
 from pydantic import NonNegativeInt, PositiveInt
@@ -32,13 +32,13 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 from shardwright.runtime.pieces import Piece, PieceLoadPlanner, PieceSavePlanner
+from shardwright.runtime.ranks import reason_of, together
 from shardwright.specs import (
     InputError,
     ModelSpec,
     Plan,
     Precision,
     RunError,
-    ShardwrightError,
     Spec,
 )
 
@@ -48,7 +48,6 @@ CHECKPOINT_SCHEMA: Literal["shardwright.checkpoint/1"] = "shardwright.checkpoint
 
 _MANIFEST = "manifest.json"
 _LATEST = "latest"
-_Result = TypeVar("_Result")
 
 
 class RunFacts(Spec):
@@ -290,50 +289,21 @@ class CheckpointStore:
         return f"free space or repair the folder ({safe}), then run again with --resume"
 
 
-def together(action: Callable[[], _Result]) -> list[_Result]:
-    """Run ``action`` on every rank and return all results; if any failed, all ranks raise.
-
-    Raises:
-        RunError: with the message of the first rank that failed with an `OSError` or one of ours.
-    """
-    outcome: _Result | ShardwrightError
-    try:
-        outcome = action()
-    except ShardwrightError as error:
-        outcome = error
-    except OSError as error:
-        outcome = RunError(_reason(error))
-    if not dist.is_initialized():
-        outcomes: list[_Result | ShardwrightError | None] = [outcome]
-    else:
-        outcomes = [None] * dist.get_world_size()
-        dist.all_gather_object(outcomes, outcome)
-    results: list[_Result] = []
-    for rank, each in enumerate(outcomes):
-        if isinstance(each, ShardwrightError):
-            raise RunError(f"{each.problem} (rank {rank})")
-        results.append(each)  # type: ignore[arg-type]
-    return results
-
-
 @contextlib.contextmanager
 def _as_run_error(problem: str, fix: str) -> Iterator[None]:
-    """Turn what failed on any rank into one line that begins with ``problem``."""
+    """Turn what failed, on any rank and therefore on all, into one line beginning ``problem``."""
     try:
         yield
     except RunError as error:
-        raise RunError(f"{problem}: {error.problem}", fix=fix) from None
+        said = error.problem
     except CheckpointException as error:
-        rank, (cause, _) = next(iter(sorted(error.failures.items())))
-        raise RunError(f"{problem}: {_reason(cause)} (rank {rank})", fix=fix) from error
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, ShardwrightError):
-        return error.problem
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror} at {error.filename}" if error.filename else error.strerror
-    return f"{type(error).__name__}: {error}"
+        rank, (cause, _) = min(error.failures.items())
+        said = f"{reason_of(cause)} (rank {rank})"
+    else:
+        return
+    failure = RunError(f"{problem}: {said}", fix=fix)
+    failure.on_every_rank = True
+    raise failure
 
 
 @contextlib.contextmanager

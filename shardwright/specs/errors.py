@@ -21,6 +21,8 @@ class ShardwrightError(Exception):
         self.problem = problem
         self.why = why
         self.fix = fix
+        self.on_every_rank = False
+        """Whether all ranks of a run raise this error alike, so that the first speaks for all."""
 
     def __str__(self) -> str:
         parts = [self.problem]

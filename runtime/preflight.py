@@ -1,0 +1,140 @@
+"""Refusals: everything that is checked before a run touches anything."""
+
+from __future__ import annotations
+
+from shardwright.hardware_profiles.device import current_device_type, device_count
+from shardwright.hardware_profiles.discover import local_cluster
+from shardwright.runtime.checkpoint import CheckpointStore, RunFacts
+from shardwright.runtime.data.samples import SampleSource, open_samples
+from shardwright.runtime.job import Job
+from shardwright.runtime.rendezvous import Rendezvous
+from shardwright.specs import InputError, Plan, Precision, ScheduleName
+
+_PRECISIONS = (Precision.FP64, Precision.FP32, Precision.BF16, Precision.BF16_PURE)
+_SCHEDULES = (None, ScheduleName.GPIPE, ScheduleName.ONE_F_ONE_B)
+
+
+def check_job(job: Job, rendezvous: Rendezvous | None) -> None:
+    """Refuse options, plans and places that cannot run.
+
+    Raises:
+        InputError: contradicting options; a plan that breaks its own rules or asks for what the
+            runtime does not do; another world size; other hardware; a used or missing checkpoint.
+    """
+    job.check()
+    check_plan(job.plan)
+    if rendezvous is not None:
+        check_world(job.plan, rendezvous)
+    check_hardware(job.plan, rendezvous)
+    check_checkpoints(job)
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse a plan that was edited into an invalid one, or that needs what is not built."""
+    violations = plan.layout.violations(plan.model, plan.cluster, plan.training)
+    if violations:
+        raise InputError(
+            f"the plan's layout is not valid: {'; '.join(map(str, violations))}",
+            fix="make a new plan with shardwright plan",
+        )
+    missing = _not_executable(plan)
+    if missing:
+        raise InputError(
+            f"this plan cannot be run here: {', '.join(missing)}",
+            why="the runtime does not execute that",
+            fix="plan again with --fix, such as --fix cp=1",
+        )
+
+
+def _not_executable(plan: Plan) -> list[str]:
+    layout = plan.layout
+    return [
+        words
+        for words, wanted in (
+            (f"cp = {layout.cp}", layout.cp > 1),
+            (f"ep = {layout.ep}", layout.ep > 1),
+            (f"vpp = {layout.vpp}", layout.vpp > 1),
+            (f"schedule {layout.schedule}", layout.schedule not in _SCHEDULES),
+            (f"precision {plan.training.precision}", plan.training.precision not in _PRECISIONS),
+            (f"trainable {plan.training.trainable}", plan.training.trainable != "full"),
+            (f"offload {' '.join(layout.offload)}", bool(layout.offload)),
+            (f"loss_chunks = {layout.loss_chunks}", layout.loss_chunks > 1),
+            ("stages with different grids", layout.stage_meshes is not None),
+            (f"rank order {layout.rank_order}", layout.rank_order != "tp-cp-dp-pp"),
+            ("unequal micro-batch counts", not isinstance(layout.num_microbatches, int)),
+            ("selective recompute", any(r.policy == "selective" for r in layout.recompute)),
+        )
+        if wanted
+    ]
+
+
+def check_world(plan: Plan, rendezvous: Rendezvous) -> None:
+    """Refuse a launch of another size than the plan's."""
+    if plan.layout.world != rendezvous.world_size:
+        raise InputError(
+            f"the plan is for {plan.layout.world} ranks, but this {rendezvous.launcher} launch has"
+            f" {rendezvous.world_size}",
+            fix=f"start {plan.layout.world} ranks, or plan again with --gpus"
+            f" {rendezvous.world_size}",
+        )
+
+
+def check_hardware(plan: Plan, rendezvous: Rendezvous | None) -> None:
+    """Refuse a plan made for another kind of device than this machine's, or for more of them."""
+    device_type = current_device_type()
+    ranks_here = plan.layout.world if rendezvous is None else rendezvous.ranks_on_node
+    devices = device_count(device_type)
+    if device_type != "cpu" and ranks_here > devices:
+        raise InputError(
+            f"the plan is for {plan.layout.world} ranks, but this machine shows {devices}"
+            f" {device_type} devices",
+            fix="start the ranks on all nodes with torchrun or srun, or plan again for this"
+            " machine with --cluster local",
+        )
+    here = local_cluster(ranks_here)
+    rank = 0 if rendezvous is None else rendezvous.rank
+    planned = plan.cluster.group_of(rank).accelerator.name
+    found = here.accelerator.name
+    if planned != found:
+        raise InputError(
+            f"the plan is for {plan.cluster.in_words()}, but this machine is {here.in_words()}",
+            why=f"{planned} is not {found}, so its predictions do not hold here",
+            fix="plan again for this machine: shardwright profile -o profile.json, then"
+            " shardwright plan ... --cluster profile.json",
+        )
+
+
+def check_checkpoints(job: Job) -> None:
+    """Refuse to resume from nothing, and to write over another run's checkpoints."""
+    if job.save_path is None:
+        return
+    store = CheckpointStore(job.save_path)
+    if not job.resume:
+        store.refuse_if_used()
+        return
+    manifest = store.read_manifest()
+    if manifest.step >= job.steps:
+        raise InputError(
+            f"the checkpoint in {job.save_dir} has done {manifest.step} of {job.steps} steps",
+            fix=f"give --steps greater than {manifest.step}",
+        )
+
+
+def open_data(job: Job, *, progress: bool) -> SampleSource:
+    """The run's samples; built and cached where they are not yet.
+
+    Raises:
+        InputError: unusable data, or a checkpoint that belongs to other data or another model.
+    """
+    plan = job.plan
+    samples = open_samples(
+        job.data,
+        vocab_size=plan.model.embedding.vocab_size,
+        seq_len=plan.training.seq_len,
+        progress=progress,
+    )
+    if job.resume and job.save_path is not None:
+        manifest = CheckpointStore(job.save_path).read_manifest()
+        facts = RunFacts.of(plan, samples.fingerprint)
+        facts.check_same(manifest.facts, job.save_path)
+    return samples
