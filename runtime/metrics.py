@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from io import RawIOBase
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Self
 
 from shardwright.specs import RunError
 from shardwright.specs.plan import write_text
@@ -70,7 +71,7 @@ class MetricsFile:
             path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, "".join(map(_as_line, kept)))
         with self._one_line_errors():
-            self._file: TextIO = path.open("a", encoding="utf-8")
+            self._file: RawIOBase = path.open("ab", buffering=0)
 
     def append(self, record: StepRecord) -> None:
         """Write one line, complete before the next step begins.
@@ -79,8 +80,7 @@ class MetricsFile:
             RunError: the disk is full or the file cannot be written.
         """
         with self._one_line_errors():
-            self._file.write(_as_line(record))
-            self._file.flush()
+            self._file.write(_as_line(record).encode())
 
     def close(self) -> None:
         with self._one_line_errors():

@@ -1,0 +1,127 @@
+"""Everything that is refused before a run touches anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shardwright.hardware_profiles.discover import local_cluster
+from shardwright.runtime.checkpoint import CheckpointStore, RunFacts
+from shardwright.runtime.job import Job
+from shardwright.runtime.pieces import Piece
+from shardwright.runtime.preflight import check_job, open_data
+from shardwright.runtime.rendezvous import Rendezvous
+from shardwright.specs import InputError, Plan, Recompute
+from tests.runtime.plans import cluster_of, plan_of, small_model, training_of
+
+
+def _local_plan(**choices: Any) -> Plan:
+    tp, pp, dp = (choices.get(axis, 1) for axis in ("tp", "pp", "dp"))
+    return plan_of(cluster=local_cluster(tp * pp * dp), **choices)
+
+
+def _job(plan: Plan | None = None, **options: Any) -> Job:
+    return Job(**{"plan": plan or _local_plan(), "data": "mock", "steps": 5, **options})
+
+
+def _save_checkpoint(folder: Path, *, step: int = 3, fingerprint: str = "mock:307") -> None:
+    plan = _local_plan()
+    weights = torch.zeros(plan.model.num_parameters)
+    piece = Piece("weight/all", tuple(weights.shape), (0,), weights)
+    CheckpointStore(folder).save(step, [piece], RunFacts.of(plan, fingerprint), plan)
+
+
+def test_good_job_is_accepted(tmp_path: Path) -> None:
+    check_job(_job(save_dir=str(tmp_path / "run")), None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plan_for_other_hardware_is_refused() -> None:
+    plan = plan_of(cluster=cluster_of(2), tp=2)
+    with pytest.raises(
+        InputError, match=r"the plan is for .*TEST-DEVICE.* but this machine is"
+    ) as e:
+        check_job(_job(plan), None)
+    assert "plan again for this machine" in str(e.value)
+
+
+def test_plan_for_another_world_size_is_refused() -> None:
+    rendezvous = Rendezvous("torchrun", 0, 4, 0, 4, "127.0.0.1", 29500)
+    with pytest.raises(
+        InputError, match="plan is for 2 ranks, but this torchrun launch has 4"
+    ) as e:
+        check_job(_job(_local_plan(dp=2)), rendezvous)
+    assert "start 2 ranks, or plan again with --gpus 4" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("choices", "named"),
+    [
+        pytest.param({"cp": 2}, "cp = 2", id="cp"),
+        pytest.param({"recompute": Recompute(policy="selective")}, "selective recompute", id="re"),
+        pytest.param({"loss_chunks": 2}, "loss_chunks = 2", id="loss-chunks"),
+        pytest.param({"offload": ("optimizer",)}, "offload optimizer", id="offload"),
+    ],
+)
+def test_plan_that_needs_what_is_not_built_is_refused(choices: dict[str, Any], named: str) -> None:
+    world = choices.get("cp", 1) * choices.get("pp", 1)
+    plan = plan_of(cluster=local_cluster(world), tp=1, **{"dp": 1, **choices})
+    with pytest.raises(InputError, match=f"cannot be run here: .*{named}"):
+        check_job(_job(plan), None)
+
+
+def test_plan_that_was_broken_by_hand_is_refused() -> None:
+    plan = _local_plan(dp=2)
+    layout = plan.layout.model_copy(update={"micro_batch": 3})
+    with pytest.raises(InputError, match="is not global_batch = 8"):
+        check_job(_job(plan.model_copy(update={"layout": layout})), None)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        pytest.param({"resume": True}, "--resume needs a folder", id="resume-without-save"),
+        pytest.param({"save_every": 2}, "--save-every needs a folder", id="every-without-save"),
+        pytest.param(
+            {"resume": True, "save_dir": "x", "init_from": "y"}, "leave out one", id="resume-init"
+        ),
+        pytest.param(
+            {"resume": True, "save_dir": "absent"}, "there is no checkpoint", id="nothing"
+        ),
+    ],
+)
+def test_contradicting_options_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        check_job(_job(**options), None)
+
+
+def test_another_runs_checkpoints_are_never_overwritten(tmp_path: Path) -> None:
+    _save_checkpoint(tmp_path)
+    with pytest.raises(InputError, match="holds a run's checkpoints up to step 3"):
+        check_job(_job(save_dir=str(tmp_path)), None)
+    check_job(_job(save_dir=str(tmp_path), resume=True), None)
+
+
+def test_finished_run_has_nothing_to_resume(tmp_path: Path) -> None:
+    _save_checkpoint(tmp_path, step=5)
+    with pytest.raises(InputError, match="has done 5 of 5 steps"):
+        check_job(_job(save_dir=str(tmp_path), resume=True), None)
+
+
+def test_resuming_on_other_data_or_another_seed_is_refused(tmp_path: Path) -> None:
+    _save_checkpoint(tmp_path, fingerprint="other")
+    training = training_of(seed=4)
+    plan = plan_of(training=training, cluster=local_cluster(1))
+    job = _job(plan, save_dir=str(tmp_path), resume=True)
+    with pytest.raises(InputError, match="seed is 4, there 0; data_fingerprint is mock:307, there"):
+        open_data(job, progress=False)
+
+
+def test_vocabulary_that_no_tokenizer_fits_is_refused(tmp_path: Path) -> None:
+    plan = plan_of(small_model(vocab_size=100), cluster=local_cluster(1))
+    (tmp_path / "text.txt").write_text("some text", encoding="utf-8")
+    with pytest.raises(InputError, match="vocabulary of 100 is too small"):
+        open_data(_job(plan, data=str(tmp_path)), progress=False)
