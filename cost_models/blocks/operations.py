@@ -92,7 +92,8 @@ class ParameterBooks:
     """One parameter tensor of one rank."""
 
     name: str
-    """Global name: ``layers.3.attention.qkv.weight``."""
+    """Name within the layer (``attention.qkv.weight``), so that equal layers share their books;
+    `UnitBooks.parameters` has global names (``layers.3.attention.qkv.weight``)."""
     global_shape: tuple[int, ...]
     local_shape: tuple[int, ...]
     tp_replicated: bool
@@ -119,8 +120,10 @@ class SavedTensor:
 class BlockBooks:
     """What one block does on one rank for one micro-batch, and what it keeps.
 
-    Transient bytes: the most that is alive at once inside the pass beyond what was alive before it
-    (inputs, saved tensors) and apart from the tensors counted in ``saved`` and ``output_bytes``.
+    ``saved`` includes the block's output, which the next block keeps, and not its input. Transient
+    bytes: the most that is alive at once inside the pass beyond what was alive before it (forward:
+    inputs; backward: all that is saved, and the gradient of the output) and apart from ``saved``.
+    A norm's backward counts the gradient of the residual stream, which waits for it, as its own.
     """
 
     name: str
@@ -132,6 +135,9 @@ class BlockBooks:
     output_bytes: int
     forward_transient_bytes: int
     backward_transient_bytes: int
+    unsaved_forward_bytes: int
+    """Most alive at once in a forward that keeps nothing (full recompute): input, unless that is
+    the residual stream, output and all between."""
 
     @property
     def saved_bytes(self) -> int:

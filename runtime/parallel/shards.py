@@ -56,7 +56,7 @@ class ParameterShard:
     def __post_init__(self) -> None:
         cut = self.dim or 0
         assert cut == 0 or len(self.segments) == 1, self
-        assert all(0 <= start and start + length <= self.global_shape[cut]
+        assert all(start >= 0 and start + length <= self.global_shape[cut]
                    for start, length in self.segments), self  # fmt: skip
 
     @property

@@ -1,0 +1,531 @@
+"""The blocks of dense decoders: embedding, norm, attention, MLP, head with loss.
+
+Each function gives one rank's `BlockBooks` for one micro-batch, in the runtime's own order of
+operations (``runtime/parallel/layers.py``, ``runtime/models``); tests hold the two together.
+Element-wise bytes are counted kernel by kernel, reads plus writes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from shardwright.cost_models.blocks.operations import (
+    Attention,
+    BlockBooks,
+    Collective,
+    Elementwise,
+    Operation,
+    ParameterBooks,
+    SavedTensor,
+)
+from shardwright.cost_models.blocks.splits import (
+    attention_split,
+    column_split,
+    kv_heads_are_shared,
+    sequence_split,
+    vocabulary_split,
+)
+from shardwright.cost_models.blocks.steps import (
+    Context,
+    Step,
+    accumulate_gradient,
+    chain,
+    gather_bytes,
+    gather_operations,
+    linear_matmuls,
+    reduce_operations,
+    reduce_peak,
+)
+from shardwright.specs.errors import InputError
+from shardwright.specs.layout import Layout
+from shardwright.specs.model import (
+    AttentionBlock,
+    EmbeddingBlock,
+    HeadBlock,
+    MlpBlock,
+    ModelSpec,
+    NormBlock,
+)
+
+_INDEX_BYTES = 8
+
+
+def check_supported(model: ModelSpec, layout: Layout) -> None:
+    """Raise `InputError` for what neither these books nor the runtime's layers cover."""
+    problems = []
+    if len(model.towers) > 1 or any(edge.kind != "tied_weight" for edge in model.edges):
+        problems.append("several towers")
+    for layer in model.decoder.layers():
+        kinds = [branch.body.kind for branch in layer.branches]
+        if len(set(kinds)) < len(kinds):
+            problems.append(f"a layer with branches {kinds}")
+        if any(branch.pre_norm is None or branch.post_norm for branch in layer.branches):
+            problems.append("residual branches without a norm before, or with one after")
+    if any(entry.policy == "selective" for entry in layout.recompute):
+        problems.append("selective recompute")
+    for name in ("cp", "ep", "etp", "loss_chunks"):
+        if getattr(layout, name) > 1:
+            problems.append(f"{name} = {getattr(layout, name)}")
+    if problems:
+        raise InputError(
+            f"{model.name} with this layout needs {', '.join(dict.fromkeys(problems))}",
+            why="layers of that kind are not built yet",
+            fix="use dense pre-norm decoders with tp, pp, dp, ZeRO and full recompute",
+        )
+
+
+def _whole(name: str, shape: tuple[int, ...], context: Context) -> ParameterBooks:
+    """A parameter that every tp rank holds; its gradient is partial under sequence parallelism."""
+    return ParameterBooks(name, shape, shape, context.shards_sequence, len(shape) > 1)
+
+
+# Norm
+
+
+@lru_cache(maxsize=4096)
+def norm_books(block: NormBlock, name: str, context: Context, *, in_branch: bool) -> BlockBooks:
+    """A norm; ``in_branch``: it hands the residual stream through and adds its gradient."""
+    make = _layer_norm if block.bias else _rms_norm
+    step = make(block, name, context, in_branch)
+    return chain(name, [step], input_bytes=0)
+
+
+def _rms_norm(block: NormBlock, name: str, context: Context, in_branch: bool) -> Step:
+    rows, size = context.local_tokens, block.hidden_size
+    item, wide = context.item, context.wide
+    x, wide_x, column, weight = rows * size * item, rows * size * wide, rows * wide, size * item
+    cast = wide_x + x if context.is_promoted else 0
+    forward_bytes = (x + column) + 8 * column + (x + column + wide_x) + (2 * wide_x + weight) + cast
+    weight_bytes = (2 * wide_x + x) + (wide_x + size * wide)  # product, its sum over rows
+    input_bytes = (x + column + wide_x) + (2 * wide_x + weight) + (wide_x + column)
+    input_bytes += (x + wide_x + size * wide) + (3 * wide_x + column) + (2 * wide_x + column) + cast
+    if in_branch:
+        input_bytes += 2 * wide_x + x
+    small = 2 * size * wide if context.is_promoted else size * wide
+    promoted = 1 if context.is_promoted else 0
+    peak = max(
+        2 * wide_x + max(column, 0) + _rms_small(size, context),
+        wide_x + (x if promoted else 0) + small,
+    )
+    return Step(
+        forward=(Elementwise("rms_norm.forward", forward_bytes, context.dtype, 7 + promoted),),
+        backward_input=(
+            Elementwise(
+                "rms_norm.backward", input_bytes, context.dtype, 6 + 2 * promoted + in_branch
+            ),
+        ),
+        backward_weight=(
+            Elementwise("rms_norm.weight_gradient", weight_bytes, context.dtype, 2 + promoted),
+            *accumulate_gradient(context, size),
+        ),
+        parameters=(_whole(f"{name}.weight", (size,), context),),
+        kept=(SavedTensor("scale", column),),
+        output_bytes=x,
+        forward_transient_bytes=wide_x if context.is_promoted else 0,
+        backward_transient_bytes=peak + (x if in_branch else 0),
+    )
+
+
+def _rms_small(size: int, context: Context) -> int:
+    """The weight's gradient, and its wide copy or the weight's."""
+    return size * context.item + (size * context.wide if context.is_promoted else 0)
+
+
+def _layer_norm(block: NormBlock, name: str, context: Context, in_branch: bool) -> Step:
+    rows, size, item = context.local_tokens, block.hidden_size, context.item
+    x, statistics, vectors = rows * size * item, 2 * rows * item, 2 * size * item
+    backward = 3 * x + statistics + size * item
+    add = (Elementwise("residual_add", 3 * x, context.dtype),) if in_branch else ()
+    return Step(
+        forward=(Elementwise("layer_norm.forward", 2 * x + statistics + vectors, context.dtype),),
+        backward_input=(Elementwise("layer_norm.backward", backward, context.dtype), *add),
+        backward_weight=(
+            Elementwise("layer_norm.weight_gradient", vectors, context.dtype, 0),
+            *accumulate_gradient(context, size, size),
+        ),
+        parameters=(
+            _whole(f"{name}.weight", (size,), context),
+            _whole(f"{name}.bias", (size,), context),
+        ),
+        kept=(SavedTensor("mean", statistics // 2), SavedTensor("scale", statistics // 2)),
+        output_bytes=x,
+        backward_transient_bytes=x + vectors + (x if in_branch else 0),
+    )
+
+
+# Linear layers
+
+
+def _column_linear(
+    name: str, context: Context, out: int, inner: int, parameters: tuple[ParameterBooks, ...]
+) -> Step:
+    """[B, t, inner] -> [B, T, out]."""
+    tokens, item = context.tokens, context.item
+    forward, input_gradient, weight_gradient = linear_matmuls(
+        name, tokens, out, inner, context.dtype
+    )
+    has_bias = len(parameters) > 1
+    bias = Elementwise("bias_gradient", (tokens * out + out) * item, context.dtype)
+    gather = gather_operations(name, context, inner)
+    gather_peak, gathered = gather_bytes(context, inner)
+    dx, d_weight, d_bias = context.local_tokens * inner * item, out * inner * item, out * item
+    d_bias = d_bias if has_bias else 0
+    out_bytes = tokens * out * item
+    return Step(
+        forward=(*gather, forward),
+        backward_input=(input_gradient, *reduce_operations(name, context, inner)),
+        backward_weight=(
+            *((bias,) if has_bias else ()),
+            *gather,
+            weight_gradient,
+            *accumulate_gradient(context, *(parameter.numel for parameter in parameters)),
+        ),
+        parameters=parameters,
+        output_bytes=out_bytes,
+        forward_transient_bytes=max(gather_peak - out_bytes, gathered),
+        backward_transient_bytes=max(
+            reduce_peak(context, inner),
+            dx + d_bias + gather_peak,
+            dx + d_bias + gathered + d_weight,
+        ),
+    )
+
+
+def _row_linear(
+    name: str, context: Context, out: int, inner: int, parameters: tuple[ParameterBooks, ...]
+) -> Step:
+    """[B, T, inner] -> [B, t, out], plus bias and residual."""
+    tokens, local_tokens, item = context.tokens, context.local_tokens, context.item
+    forward, input_gradient, weight_gradient = linear_matmuls(
+        name, tokens, out, inner, context.dtype
+    )
+    has_bias = len(parameters) > 1
+    y = local_tokens * out * item
+    adds: list[Operation] = [Elementwise("residual_add", 3 * y, context.dtype)]
+    if has_bias:
+        adds.insert(0, Elementwise("bias_add", 2 * y + out * item, context.dtype))
+    bias = Elementwise("bias_gradient", y + out * item, context.dtype)
+    gather_peak, gathered = gather_bytes(context, out)
+    dx, d_weight = tokens * inner * item, out * inner * item
+    d_bias = out * item if has_bias else 0
+    return Step(
+        forward=(forward, *reduce_operations(name, context, out), *adds),
+        backward_input=(*gather_operations(name, context, out), input_gradient),
+        backward_weight=(
+            *((bias,) if has_bias else ()),
+            weight_gradient,
+            *accumulate_gradient(context, *(parameter.numel for parameter in parameters)),
+        ),
+        parameters=parameters,
+        output_bytes=y,
+        forward_transient_bytes=reduce_peak(context, out) - y,
+        backward_transient_bytes=max(gather_peak, gathered + dx + d_bias + d_weight),
+    )
+
+
+# Attention
+
+
+@lru_cache(maxsize=4096)
+def attention_books(block: AttentionBlock, context: Context) -> BlockBooks:
+    """Fused query, key and value projection, rotary positions, core, output projection, residual."""
+    hidden = block.hidden_size
+    heads = attention_split(block, context.tp, context.tp_rank)
+    query, qkv = len(heads.query) * block.head_dim, (len(heads.query) + 2 * len(heads.kv))
+    qkv *= block.head_dim
+    shared = kv_heads_are_shared(block, context.tp)
+    rows = block.query_size + 2 * block.kv_size
+    parameters = [
+        ParameterBooks("attention.qkv.weight", (rows, hidden), (qkv, hidden), shared, True)
+    ]
+    if block.qkv_bias:
+        parameters.append(ParameterBooks("attention.qkv.bias", (rows,), (qkv,), shared, False))
+    output = [
+        ParameterBooks(
+            "attention.output.weight", (hidden, block.query_size), (hidden, query), False, True
+        )
+    ]
+    if block.output_bias:
+        output.append(_whole("attention.output.bias", (hidden,), context))
+    steps = [
+        _column_linear("qkv", context, qkv, hidden, tuple(parameters)),
+        _attention_core(block, context),
+        _row_linear("attention_output", context, hidden, query, tuple(output)),
+    ]
+    return chain("attention", steps, input_bytes=context.local_tokens * hidden * context.item)
+
+
+def _attention_core(block: AttentionBlock, context: Context) -> Step:
+    heads = attention_split(block, context.tp, context.tp_rank)
+    num_query, num_kv, size = len(heads.query), len(heads.kv), block.head_dim
+    per_head = context.tokens * size * context.item
+    out, kv = num_query * per_head, num_kv * per_head
+    qkv = out + 2 * kv
+    expanded = 0 if heads.is_grouped else 2 * out
+    index = 0 if heads.is_grouped else num_query * _INDEX_BYTES
+    kept = [SavedTensor("log_sum_exp", context.tokens * num_query * context.wide)]
+    expand: tuple[Operation, ...] = ()
+    reduce: tuple[Operation, ...] = ()
+    if expanded:
+        kept += [SavedTensor("expanded keys and values", expanded), SavedTensor("kv index", index)]
+        expand = (Elementwise("kv_expand", 2 * expanded, context.dtype, 2),)
+        reduce = (Elementwise("kv_expand.backward", 2 * expanded + 2 * kv, context.dtype, 4),)
+    rotary, rotated_half = _rotary(block, num_query + num_kv, context)
+    core = {
+        backward: Attention(
+            "attention.backward" if backward else "attention.forward", context.batch, num_query,
+            context.seq_len, context.seq_len, size, block.causal, backward, context.dtype,
+        )
+        for backward in (False, True)
+    }  # fmt: skip
+    d_expanded = (out + expanded + kv) if expanded else 0  # two of three reduced, one just made
+    return Step(
+        forward=(*rotary, *expand, core[False]),
+        backward_input=(
+            core[True],
+            *reduce,
+            Elementwise("qkv_gradient", 2 * qkv, context.dtype, 3),
+            *rotary,
+        ),
+        kept=tuple(kept),
+        output_bytes=out,
+        forward_transient_bytes=max(
+            0, rotated_half - out - sum(tensor.num_bytes for tensor in kept)
+        ),
+        backward_transient_bytes=out + max(qkv, d_expanded, rotated_half - 0),
+    )
+
+
+def _rotary(
+    block: AttentionBlock, num_heads: int, context: Context
+) -> tuple[tuple[Elementwise, ...], int]:
+    """Turning queries and keys in place, and the bytes of the one temporary."""
+    if block.rotary is None:
+        return (), 0
+    half = context.tokens * num_heads * block.head_dim // 2 * context.item
+    table = context.seq_len * block.head_dim // 2 * context.item
+    return (Elementwise("rope", 12 * half + 4 * table, context.dtype, 5),), half
+
+
+# MLP
+
+
+@lru_cache(maxsize=4096)
+def mlp_books(block: MlpBlock, context: Context) -> BlockBooks:
+    """Up projection (gate and up fused), activation, down projection, residual."""
+    hidden, parts = block.hidden_size, 2 if block.gated else 1
+    own = len(column_split(block.ffn_size, context.tp, context.tp_rank))
+    name = "gate_up" if block.gated else "up"
+    rows, local_rows = parts * block.ffn_size, parts * own
+    up = [ParameterBooks(f"mlp.{name}.weight", (rows, hidden), (local_rows, hidden), False, True)]
+    down = [ParameterBooks("mlp.down.weight", (hidden, block.ffn_size), (hidden, own), False, True)]
+    if block.bias:
+        up.append(ParameterBooks(f"mlp.{name}.bias", (rows,), (local_rows,), False, False))
+        down.append(_whole("mlp.down.bias", (hidden,), context))
+    steps = [
+        _column_linear(name, context, local_rows, hidden, tuple(up)),
+        _activation(block, context, own),
+        _row_linear("down", context, hidden, own, tuple(down)),
+    ]
+    return chain("mlp", steps, input_bytes=context.local_tokens * hidden * context.item)
+
+
+def _activation(block: MlpBlock, context: Context, own: int) -> Step:
+    activated = context.tokens * own * context.item
+    name = {"silu": "swiglu", "relu": "relu"}.get(block.activation, "gelu")
+    if not block.gated:
+        return Step(
+            forward=(Elementwise(f"{name}.forward", 2 * activated, context.dtype),),
+            backward_input=(Elementwise(f"{name}.backward", 3 * activated, context.dtype),),
+            output_bytes=activated,
+        )
+    name = {"silu": "swiglu", "relu": "reglu"}.get(block.activation, "geglu")
+    return Step(
+        forward=(Elementwise(f"{name}.forward", 5 * activated, context.dtype, 2),),
+        backward_input=(Elementwise(f"{name}.backward", 11 * activated, context.dtype, 4),),
+        output_bytes=activated,
+        backward_transient_bytes=activated,
+    )
+
+
+# Embedding
+
+
+@lru_cache(maxsize=4096)
+def embedding_books(block: EmbeddingBlock, context: Context, *, tied: bool) -> BlockBooks:
+    """Token embedding, and learned positions; a ``tied`` weight is booked by its own unit."""
+    hidden = block.hidden_size
+    rows = len(vocabulary_split(block.vocab_size, context.tp, context.tp_rank))
+    weight = ParameterBooks(
+        "embedding.weight", (block.vocab_size, hidden), (rows, hidden), False, True
+    )
+    steps = [_token_embedding(context, hidden, rows, () if tied else (weight,))]
+    if block.max_positions is not None:
+        steps.append(_positions(context, (block.max_positions, hidden)))
+    return _embedding_chain(steps)
+
+
+def _embedding_chain(steps: list[Step]) -> BlockBooks:
+    """Positions are added in place: the output of the first step is that of the second."""
+    books = chain("embedding", steps[:1], input_bytes=0)
+    if len(steps) == 1:
+        return books
+    positions = steps[1]
+    return BlockBooks(
+        name="embedding",
+        forward=(*books.forward, *positions.forward),
+        backward_input=(*positions.backward_input, *books.backward_input),
+        backward_weight=(*positions.backward_weight, *books.backward_weight),
+        parameters=(*books.parameters, *positions.parameters),
+        saved=books.saved,
+        output_bytes=books.output_bytes,
+        forward_transient_bytes=books.forward_transient_bytes,
+        backward_transient_bytes=max(
+            positions.backward_transient_bytes, books.backward_transient_bytes
+        ),
+        unsaved_forward_bytes=books.unsaved_forward_bytes,
+    )
+
+
+def _token_embedding(
+    context: Context, hidden: int, rows: int, parameters: tuple[ParameterBooks, ...]
+) -> Step:
+    tokens, item, wide = context.tokens, context.item, context.wide
+    full, wide_full = tokens * hidden * item, tokens * hidden * wide
+    y = context.local_tokens * hidden * item
+    index, mask = tokens * _INDEX_BYTES, tokens
+    lookup = 2 * full + index
+    lookup_kernels, transient = 1, 0
+    if context.tp > 1:
+        lookup += 4 * index + 3 * mask + 2 * mask + 3 * mask + 2 * index + mask + full + mask
+        lookup_kernels += 6
+        transient = max(index + mask + full, reduce_peak(context, hidden)) - y
+    masking = 7 * index if context.tp > 1 else 0
+    d_weight, wide_d_weight = rows * hidden * item, rows * hidden * wide
+    cast = full + wide_full if context.is_promoted else 0
+    cast_weight = wide_d_weight + d_weight if context.is_promoted else 0
+    backward = 2 * wide_full + wide_d_weight + index + masking + cast + cast_weight
+    gather_peak, gathered = gather_bytes(context, hidden)
+    index_bytes = index if context.tp > 1 else 0
+    wide_copy = wide_full if context.is_promoted else 0
+    return Step(
+        forward=(
+            Elementwise("embedding.forward", lookup, context.dtype, lookup_kernels),
+            *reduce_operations("embedding", context, hidden),
+        ),
+        backward_input=(),
+        backward_weight=(
+            *gather_operations("embedding", context, hidden),
+            Elementwise("embedding.backward", backward, context.dtype),
+            *accumulate_gradient(context, rows * hidden),
+        ),
+        parameters=parameters,
+        output_bytes=y,
+        forward_transient_bytes=transient,
+        backward_transient_bytes=max(
+            index_bytes + gather_peak,
+            index_bytes + gathered + wide_copy,
+            index_bytes + (wide_copy or gathered) + wide_d_weight
+            + (d_weight if context.is_promoted else 0),
+        ),
+    )  # fmt: skip
+
+
+def _positions(context: Context, shape: tuple[int, int]) -> Step:
+    at = range(context.seq_len)
+    if context.shards_sequence:
+        at = sequence_split(context.seq_len, context.tp, context.tp_rank)
+    part = len(at) * shape[1] * context.item
+    whole = shape[0] * shape[1] * context.item
+    x = context.batch * part
+    return Step(
+        forward=(Elementwise("positions.forward", 2 * x + part, context.dtype),),
+        backward_input=(),
+        backward_weight=(
+            Elementwise("positions.weight_gradient", whole + x + part, context.dtype, 2),
+            *accumulate_gradient(context, shape[0] * shape[1]),
+        ),
+        parameters=(_whole("embedding.positions", shape, context),),
+        backward_transient_bytes=whole,
+    )
+
+
+# Head and loss
+
+
+@lru_cache(maxsize=4096)
+def head_books(
+    block: HeadBlock, context: Context, *, tied: bool, label_smoothing: float
+) -> BlockBooks:
+    """Projection to the vocabulary and cross-entropy; a ``tied`` weight has its own unit."""
+    hidden, item, wide = block.hidden_size, context.item, context.wide
+    rows = len(vocabulary_split(block.vocab_size, context.tp, context.tp_rank))
+    weight = ParameterBooks("head.weight", (block.vocab_size, hidden), (rows, hidden), False, True)
+    linear = _column_linear("head", context, rows, hidden, (weight,))
+    logits, z = context.tokens * rows * item, context.tokens * rows * wide
+    row, index, mask = context.tokens * wide, context.tokens * _INDEX_BYTES, context.tokens
+    num_sums = 3 if label_smoothing else 2
+    cast = logits if context.is_promoted else 0
+    saved = z + row + wide
+    forward_peak = max(
+        linear.forward_transient_bytes + logits,
+        cast + z + row + index + mask + 2 * num_sums * row,
+    )
+    scale = 3 * row + index + mask
+    backward_peak = max(
+        scale + cast,
+        linear.backward_transient_bytes + cast - (z if context.is_promoted else 0),
+    )
+    return BlockBooks(
+        name="head",
+        forward=(*linear.forward, *_loss_forward(context, rows, num_sums)),
+        backward_input=(_loss_backward(context, rows, num_sums), *linear.backward_input),
+        backward_weight=linear.backward_weight,
+        parameters=() if tied else (weight,),
+        saved=(
+            SavedTensor("exponentials", z), SavedTensor("sums", row), SavedTensor("output", wide),
+        ),
+        output_bytes=wide,
+        forward_transient_bytes=max(0, forward_peak - saved),
+        backward_transient_bytes=backward_peak,
+        unsaved_forward_bytes=context.local_tokens * hidden * item + forward_peak,
+    )  # fmt: skip
+
+
+def _loss_forward(context: Context, rows: int, num_sums: int) -> tuple[Operation, ...]:
+    if context.tp == 1:
+        exchange: tuple[Operation, ...] = ()
+    row = context.tokens * context.wide
+    z = row * rows
+    index, mask = context.tokens * _INDEX_BYTES, context.tokens
+    cast = context.tokens * rows * context.item + z if context.is_promoted else 0
+    exchange = tuple(
+        Collective(f"cross_entropy.{name}", "all_reduce", "tp", size, context.wide_dtype)
+        for name, size in (("maximum", row), ("sums", num_sums * row))
+        if context.tp > 1
+    )
+    passes = cast + (z + row) + (2 * z + row) + (z + row) * (num_sums - 1) + 2 * z
+    labels = 2 * index + 5 * mask + 3 * index + (index + 2 * row) + (2 * row + mask)
+    rows_bytes = 2 * num_sums * row + 2 * row + 3 * row * (num_sums - 1)
+    rows_bytes += index + 2 * mask + 2 * row + 2 * row
+    kernels = 15 + 3 * (num_sums - 2) + context.is_promoted
+    return (
+        *exchange[:1],
+        Elementwise("cross_entropy.forward", passes + labels + rows_bytes, context.wide_dtype,
+                    kernels),
+        *exchange[1:],
+    )  # fmt: skip
+
+
+def _loss_backward(context: Context, rows: int, num_sums: int) -> Elementwise:
+    row = context.tokens * context.wide
+    z = row * rows
+    index, mask = context.tokens * _INDEX_BYTES, context.tokens
+    cast = context.tokens * rows * context.item + z if context.is_promoted else 0
+    passes = (2 * z + row) * (num_sums - 1) + cast
+    labels = index + mask + (mask + row) + 2 * index + 5 * mask + 3 * index
+    rows_bytes = 3 * row + 2 * row + 2 * row + mask + (index + 3 * row)
+    kernels = 11 + 2 * (num_sums - 2) + context.is_promoted
+    return Elementwise(
+        "cross_entropy.backward", passes + labels + rows_bytes, context.wide_dtype, kernels
+    )

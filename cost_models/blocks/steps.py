@@ -1,0 +1,241 @@
+"""Steps: the runtime's autograd functions, from which blocks are put together.
+
+A step keeps tensors and one output, takes the gradient of that output and gives the gradient of its
+input. The walks below follow what is alive while a chain of steps runs.
+
+    B micro-batch, T tokens, D hidden, t positions per rank (T, or ceil(T / tp) with sp)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardwright.cost_models.blocks.operations import (
+    BlockBooks,
+    Collective,
+    Elementwise,
+    Matmul,
+    Operation,
+    ParameterBooks,
+    SavedTensor,
+    dtype_bytes,
+)
+from shardwright.cost_models.blocks.splits import sequence_shard_len, sequence_split
+from shardwright.specs.training import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What of layout and training a block's books depend on; hashable, so books can be shared."""
+
+    batch: int
+    seq_len: int
+    tp: int
+    tp_rank: int
+    sequence_parallel: bool
+    dtype: DType
+    gradient_dtype: DType
+
+    @property
+    def shards_sequence(self) -> bool:
+        return self.sequence_parallel and self.tp > 1
+
+    @property
+    def local_len(self) -> int:
+        """t: positions per rank, padding included."""
+        return sequence_shard_len(self.seq_len, self.tp) if self.shards_sequence else self.seq_len
+
+    @property
+    def tokens(self) -> int:
+        """B x T."""
+        return self.batch * self.seq_len
+
+    @property
+    def local_tokens(self) -> int:
+        """B x t."""
+        return self.batch * self.local_len
+
+    @property
+    def is_rank_major(self) -> bool:
+        """Whether a gathered sequence needs no copy to be in order, nor one to be scattered."""
+        return self.batch == 1 and self.local_len * self.tp == self.seq_len
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element of weights and activations."""
+        return dtype_bytes(self.dtype)
+
+    @property
+    def wide_dtype(self) -> DType:
+        return "fp64" if self.dtype == "fp64" else "fp32"
+
+    @property
+    def wide(self) -> int:
+        """Bytes of an element of what is computed in at least fp32."""
+        return dtype_bytes(self.wide_dtype)
+
+    @property
+    def is_promoted(self) -> bool:
+        """Whether wide tensors are copies, rather than the tensors themselves."""
+        return self.wide != self.item
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One autograd function. Transient bytes are those of `BlockBooks`."""
+
+    forward: tuple[Operation, ...]
+    backward_input: tuple[Operation, ...]
+    backward_weight: tuple[Operation, ...] = ()
+    parameters: tuple[ParameterBooks, ...] = ()
+    kept: tuple[SavedTensor, ...] = ()
+    """Besides the output, which the next step keeps."""
+    output_bytes: int = 0
+    forward_transient_bytes: int = 0
+    backward_transient_bytes: int = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(tensor.num_bytes for tensor in self.kept)
+
+
+def chain(name: str, steps: Sequence[Step], *, input_bytes: int) -> BlockBooks:
+    """The books of a block that runs ``steps`` in order.
+
+    ``input_bytes``: of the block's input, where it dies with a forward that keeps nothing.
+    """
+    saved: list[SavedTensor] = []
+    for index, step in enumerate(steps):
+        saved += step.kept
+        name_of_output = "output" if index == len(steps) - 1 else f"output of step {index}"
+        saved.append(SavedTensor(name_of_output, step.output_bytes))
+    total = sum(tensor.num_bytes for tensor in saved)
+    return BlockBooks(
+        name=name,
+        forward=tuple(op for step in steps for op in step.forward),
+        backward_input=tuple(op for step in reversed(steps) for op in step.backward_input),
+        backward_weight=tuple(op for step in reversed(steps) for op in step.backward_weight),
+        parameters=tuple(parameter for step in steps for parameter in step.parameters),
+        saved=tuple(saved),
+        output_bytes=steps[-1].output_bytes,
+        forward_transient_bytes=_forward_peak(steps) - total,
+        backward_transient_bytes=_backward_peak(steps),
+        unsaved_forward_bytes=_unsaved_forward_peak(steps, input_bytes),
+    )
+
+
+def _forward_peak(steps: Sequence[Step]) -> int:
+    alive = peak = 0
+    for step in steps:
+        alive += step.kept_bytes + step.output_bytes
+        peak = max(peak, alive + step.forward_transient_bytes)
+    return peak
+
+
+def _unsaved_forward_peak(steps: Sequence[Step], input_bytes: int) -> int:
+    """As `_forward_peak` where each step's tensors but its output die with it."""
+    peak, alive = 0, input_bytes
+    for step in steps:
+        own = step.kept_bytes + step.output_bytes + step.forward_transient_bytes
+        peak = max(peak, alive + own)
+        alive = step.output_bytes
+    return peak
+
+
+def _backward_peak(steps: Sequence[Step]) -> int:
+    """Most bytes alive in backward beyond what was before (all kept, all outputs but the last, and
+    the last output's gradient)."""
+    peak = change = 0
+    for index in range(len(steps) - 1, -1, -1):
+        step = steps[index]
+        peak = max(peak, change + step.backward_transient_bytes)
+        change -= step.kept_bytes
+        # The output's gradient dies, that of the input (the output of the step before) lives, and
+        # the input, which this step kept, dies with it: the two cancel.
+        change -= step.output_bytes
+    return peak
+
+
+# Operations that several steps share
+
+
+def linear_matmuls(name: str, rows: int, out: int, inner: int, dtype: DType) -> tuple[Matmul, ...]:
+    """Forward, input gradient and weight gradient of ``[rows, inner] @ [inner, out]``."""
+    return (
+        Matmul(f"{name}.forward", rows, out, inner, dtype),
+        Matmul(f"{name}.input_gradient", rows, inner, out, dtype),
+        Matmul(f"{name}.weight_gradient", out, inner, rows, dtype),
+    )
+
+
+def accumulate_gradient(context: Context, *numels: int) -> tuple[Elementwise, ...]:
+    """Adding each parameter's gradient to the buffer of the gradient dtype."""
+    each = context.item + 2 * dtype_bytes(context.gradient_dtype)
+    return tuple(
+        Elementwise("accumulate_gradient", numel * each, context.gradient_dtype) for numel in numels
+    )
+
+
+def gather_operations(name: str, context: Context, hidden: int) -> tuple[Operation, ...]:
+    """From [B, t, D] to [B, T, D]; nothing where the sequence is whole."""
+    if not context.shards_sequence:
+        return ()
+    shard_bytes = context.local_tokens * hidden * context.item
+    operations: list[Operation] = [
+        Collective(f"{name}.gather", "all_gather", "tp", shard_bytes, context.dtype)
+    ]
+    if context.batch > 1:
+        copied = 2 * context.tokens * hidden * context.item
+        operations.append(
+            Elementwise("sequence_copy", copied, context.dtype, _parts_with_positions(context))
+        )
+    return tuple(operations)
+
+
+def gather_bytes(context: Context, hidden: int) -> tuple[int, int]:
+    """(most alive, alive after) of the buffers of a gather beside its input."""
+    if not context.shards_sequence:
+        return 0, 0
+    gathered = context.tp * context.local_tokens * hidden * context.item
+    if context.batch == 1:
+        return gathered, gathered
+    full = context.tokens * hidden * context.item
+    return gathered + full, full
+
+
+def reduce_operations(name: str, context: Context, hidden: int) -> tuple[Operation, ...]:
+    """The sum over tp of [B, T, D]: reduce_scatter along the sequence, or all_reduce."""
+    if context.tp == 1:
+        return ()
+    full = context.tokens * hidden * context.item
+    if not context.shards_sequence:
+        return (Collective(f"{name}.reduce", "all_reduce", "tp", full, context.dtype),)
+    padded = context.tp * context.local_tokens * hidden * context.item
+    copies: tuple[Operation, ...] = ()
+    if not context.is_rank_major:
+        zeros = padded if padded > full else 0
+        kernels = _parts_with_positions(context) + (1 if zeros else 0)
+        copies = (Elementwise("sequence_copy", 2 * full + zeros, context.dtype, kernels),)
+    return (
+        *copies,
+        Collective(f"{name}.reduce", "reduce_scatter", "tp", padded, context.dtype),
+    )
+
+
+def reduce_peak(context: Context, hidden: int) -> int:
+    """Most alive while [B, T, D] is summed over tp, from the partial sum to the result, both
+    included."""
+    full = context.tokens * hidden * context.item
+    if not context.shards_sequence:
+        return full
+    local = context.local_tokens * hidden * context.item
+    if context.is_rank_major:
+        return full + local
+    padded = context.tp * local
+    return padded + max(full, local)
+
+
+def _parts_with_positions(context: Context) -> int:
+    ranks = range(context.tp)
+    return sum(1 for rank in ranks if sequence_split(context.seq_len, context.tp, rank))

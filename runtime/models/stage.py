@@ -1,0 +1,181 @@
+"""`StageModule`: the part of a model that one rank holds for one virtual stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from shardwright.cost_models.blocks.dense import check_supported
+from shardwright.cost_models.blocks.splits import sequence_shard_len
+from shardwright.runtime.models.attention import AttentionTables, rotary_tables, window_mask
+from shardwright.runtime.models.initialize import initialize_
+from shardwright.runtime.models.parameters import ParameterMaker
+from shardwright.runtime.models.units import (
+    EmbeddingUnit,
+    HeadUnit,
+    LayerUnit,
+    TiedEmbeddingUnit,
+    Unit,
+)
+from shardwright.runtime.parallel.collectives import TensorParallel
+from shardwright.runtime.parallel.dtypes import torch_dtype
+from shardwright.runtime.parallel.groups import ParallelGroups
+from shardwright.specs.layout import Layout, Stage
+from shardwright.specs.model import AttentionBlock, LayerBlock, ModelSpec
+from shardwright.specs.training import TrainingSpec
+
+
+class StageModule(nn.Module):
+    """The units of one virtual stage, in order.
+
+    Attributes:
+        units: those with parameters, each an `nn.Module` with a ``unit_name``, in the order in
+            which they are first read.
+        stage: which layers and blocks it holds.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        embedding: EmbeddingUnit | None,
+        layers: list[LayerUnit],
+        head: HeadUnit | None,
+        tied: TiedEmbeddingUnit | None,
+        hidden_like: Tensor,
+        tp: TensorParallel,
+    ) -> None:
+        super().__init__()
+        self.stage = stage
+        self.tied_embedding = tied
+        self.embedding = embedding
+        self.layers = nn.ModuleList(layers)
+        self.head = head
+        self._tp = tp
+        self.register_buffer("_hidden_like", hidden_like, persistent=False)
+        if tied is not None:
+            readers = tuple(unit for unit in (embedding, head) if unit is not None)
+            tied.__dict__["readers"] = readers
+        self.__dict__["units"] = tuple(self._units_with_parameters())
+
+    units: tuple[Unit, ...]
+
+    def _units_with_parameters(self) -> Iterator[Unit]:
+        children = (self.tied_embedding, self.embedding, *self.layers, self.head)
+        if self.embedding is None:  # the tied weight is first read by the head
+            children = (*self.layers, self.tied_embedding, self.head)
+        for unit in children:
+            if isinstance(unit, Unit) and any(True for _ in unit.parameters()):
+                yield unit
+
+    def new_hidden(self, batch: int, seq_len: int) -> Tensor:
+        """An empty tensor of the shape and dtype that this stage receives: [B, t, D]."""
+        tp = self._tp
+        local_len = sequence_shard_len(seq_len, tp.size) if tp.shards_sequence else seq_len
+        like: Tensor = self.get_buffer("_hidden_like")
+        return like.new_empty(batch, local_len, like.shape[-1])
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
+        """One micro-batch.
+
+        Args:
+            x: tokens [B, T] int64 for the first stage, else hidden states [B, t, D].
+            labels: [B, T] int64, -100 where a token has none; read by the last stage only.
+
+        Returns:
+            Hidden states [B, t, D]; of the last stage the loss summed over its valid tokens, or
+            without labels this rank's logits [B, T, rows].
+        """
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x if self.head is None else self.head(x, labels)
+
+
+def build_stage(
+    model: ModelSpec,
+    layout: Layout,
+    training: TrainingSpec,
+    stage_index: int,
+    groups: ParallelGroups,
+    *,
+    device: torch.device | str = "cpu",
+) -> StageModule:
+    """This rank's part of a virtual stage, initialised from ``training.seed``.
+
+    Raises:
+        InputError: the model or layout asks for something that the runtime does not build.
+    """
+    check_supported(model, layout)
+    device = torch.device(device)
+    dtype = torch_dtype(training.dtypes.parameter)
+    tp_rank = groups.coordinates.tp
+    make = ParameterMaker(dtype, device, layout.tp, tp_rank, layout.sequence_parallel)
+    tp = TensorParallel(groups.tp, layout.tp, tp_rank, layout.sequence_parallel, training.seq_len)
+    stage = layout.stages[stage_index]
+    tied, embedding, head = _make_ends(model, layout, training, stage, make, tp)
+    module = StageModule(
+        stage, embedding, _make_layers(model, layout, training, stage_index, make, tp), head, tied,
+        torch.empty(0, model.embedding.hidden_size, dtype=dtype, device=device), tp,
+    )  # fmt: skip
+    initialize_(module.parameters(), model, training.seed)
+    return module
+
+
+def _make_ends(
+    model: ModelSpec,
+    layout: Layout,
+    training: TrainingSpec,
+    stage: Stage,
+    make: ParameterMaker,
+    tp: TensorParallel,
+) -> tuple[TiedEmbeddingUnit | None, EmbeddingUnit | None, HeadUnit | None]:
+    first, last = "embedding" in stage.holds, "head" in stage.holds
+    tied = embedding = head = None
+    if model.head.tied and (first or last):
+        shared = not (first and last)
+        tied = TiedEmbeddingUnit(model.embedding, make, shared=shared)
+    if first:
+        embedding = EmbeddingUnit(model.embedding, make, tp, tied)
+    if last:
+        head = HeadUnit(model.final_norm, model.head, make, tp, tied, training.label_smoothing)
+    return tied, embedding, head
+
+
+def _make_layers(
+    model: ModelSpec,
+    layout: Layout,
+    training: TrainingSpec,
+    stage_index: int,
+    make: ParameterMaker,
+    tp: TensorParallel,
+) -> list[LayerUnit]:
+    stage, recompute = layout.stages[stage_index], layout.recompute[stage_index]
+    tables: dict[AttentionBlock, AttentionTables] = {}
+    layers = []
+    for number, layer in list(enumerate(model.decoder.layers()))[slice(*stage.layers)]:
+        attention = _attention_of(layer)
+        if attention is not None and attention not in tables:
+            tables[attention] = _make_tables(attention, training.seq_len, make)
+        layer_tables = tables[attention] if attention else AttentionTables(None, None, None)
+        again = recompute.policy == "full" and (
+            recompute.num_layers is None or len(layers) < recompute.num_layers
+        )
+        layers.append(LayerUnit(layer, number, make, layer_tables, tp, recompute=again))
+    return layers
+
+
+def _attention_of(layer: LayerBlock) -> AttentionBlock | None:
+    bodies = [branch.body for branch in layer.branches]
+    return next((body for body in bodies if isinstance(body, AttentionBlock)), None)
+
+
+def _make_tables(block: AttentionBlock, seq_len: int, make: ParameterMaker) -> AttentionTables:
+    cosine = sine = mask = None
+    if block.rotary is not None:
+        cosine, sine = rotary_tables(block.rotary, block.head_dim, seq_len, make.dtype, make.device)
+    if block.causal and block.sliding_window is not None and block.sliding_window < seq_len:
+        mask = window_mask(block.sliding_window, seq_len, make.dtype, make.device)
+    return AttentionTables(cosine, sine, mask)

@@ -1,0 +1,174 @@
+"""Tensor-parallel layers as autograd functions with explicit collectives.
+
+    column   y[B, T, O / tp] = gather(x) W^T + b        backward: dx = reduce(dy W)
+    row      y[B, t, D] = reduce(x W^T) + b + residual  backward: dx = gather(dy) W
+
+``gather`` and ``reduce`` are those of `TensorParallel`: all_gather and reduce_scatter along the
+sequence under sequence parallelism, identity and all_reduce without. A column layer keeps its own
+part of its input and gathers it again for the weight gradient.
+
+Every residual stream tensor has one consumer in the graph, so autograd never adds gradients itself:
+a norm hands the stream through and adds its gradient in place (`models/norms.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F  # noqa: N812
+
+from shardwright.runtime.parallel.collectives import TensorParallel
+from shardwright.runtime.parallel.dtypes import promoted
+
+
+def column_linear(x: Tensor, weight: Tensor, bias: Tensor | None, tp: TensorParallel) -> Tensor:
+    """[B, t, D] -> [B, T, O]; ``weight`` [O, D] and ``bias`` [O] are this rank's rows."""
+    y: Tensor = _ColumnLinear.apply(x, weight, bias, tp)
+    return y
+
+
+def row_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor, tp: TensorParallel
+) -> Tensor:
+    """[B, T, I] -> [B, t, D], plus bias and residual; ``weight`` [D, I] is this rank's columns."""
+    y: Tensor = _RowLinear.apply(x, weight, bias, residual, tp)
+    return y
+
+
+def embed(tokens: Tensor, weight: Tensor, first_row: int, tp: TensorParallel) -> Tensor:
+    """Rows of the embedding: tokens [B, T] -> [B, t, D]; ``weight`` holds rows from
+    ``first_row`` on."""
+    x: Tensor = _Embed.apply(tokens, weight, first_row, tp)
+    return x
+
+
+def add_positions(x: Tensor, positions: Tensor, tp: TensorParallel) -> Tensor:
+    """Add learned positions [P, D] to [B, t, D], in place."""
+    y: Tensor = _AddPositions.apply(x, positions, tp)
+    return y
+
+
+def weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:
+    """dy^T x of [.., O] and [.., D]: the weight gradient [O, D] of y = x W^T."""
+    return torch.mm(_rows(gradient).t(), _rows(x))
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    """x weight for [.., K] and [K, N]."""
+    return _shaped(torch.mm(_rows(x), weight), x)
+
+
+def _shaped(y: Tensor, like: Tensor) -> Tensor:
+    """[rows, N] as [.., N]. Not a view for autograd: the next function may write in place."""
+    return torch.ops.aten._unsafe_view(y, [*like.shape[:-1], y.shape[1]])  # type: ignore[no-any-return]
+
+
+class _ColumnLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tp: TensorParallel
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias, ctx.tp = bias is not None, tp
+        full = tp.gather(x)
+        if bias is None:
+            return _product(full, weight.t())
+        return _shaped(torch.addmm(bias, _rows(full), weight.t()), full)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        tp: TensorParallel = ctx.tp
+        dx = tp.reduce(_product(gradient, weight))
+        d_bias = _rows(gradient).sum(0) if ctx.has_bias else None
+        return dx, weight_gradient(gradient, tp.gather(x)), d_bias, None
+
+
+class _RowLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor,
+        tp: TensorParallel,
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias, ctx.tp = bias is not None, tp
+        y = tp.reduce(_product(x, weight.t()))
+        if bias is not None:
+            y += bias
+        y += residual
+        return y
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        full = ctx.tp.gather(gradient)
+        dx = _product(full, weight)
+        d_bias = _rows(gradient).sum(0) if ctx.has_bias else None
+        return dx, weight_gradient(full, x), d_bias, gradient, None
+
+
+class _Embed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tokens: Tensor, weight: Tensor, first_row: int, tp: TensorParallel
+    ) -> Tensor:
+        ctx.save_for_backward(tokens)
+        ctx.first_row, ctx.tp = first_row, tp
+        ctx.shape, ctx.dtype = weight.shape, weight.dtype
+        if tp.size == 1:
+            return F.embedding(tokens, weight)
+        return tp.reduce(_embed_held(tokens, weight, first_row))
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (tokens,) = ctx.saved_tensors
+        rows, first_row = ctx.shape[0], ctx.first_row
+        index = tokens
+        if ctx.tp.size > 1:
+            index = tokens - first_row
+            index.masked_fill_((index < 0) | (index >= rows), rows)
+        # Sums of many rows for one token (a space, say) would lose bits in half precision. Index
+        # ``rows``, one behind the last, is the padding index, which the kernel leaves out.
+        full = ctx.tp.gather(gradient).to(promoted(ctx.dtype))
+        d_weight = torch.ops.aten.embedding_dense_backward(full, index, rows, rows, False)
+        return None, d_weight.to(ctx.dtype), None, None
+
+
+def _embed_held(tokens: Tensor, weight: Tensor, first_row: int) -> Tensor:
+    """Rows of the tokens that this rank holds, zeros for others."""
+    index = tokens - first_row
+    outside = (index < 0) | (index >= len(weight))
+    x = F.embedding(index.masked_fill_(outside, 0), weight)
+    return x.masked_fill_(outside[..., None], 0)
+
+
+class _AddPositions(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, positions: Tensor, tp: TensorParallel) -> Tensor:
+        at = tp.positions(x.shape[1])
+        ctx.at, ctx.shape = at, positions.shape
+        x[:, : len(at)].add_(positions[at.start : at.stop])
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        at: range = ctx.at
+        d_positions = gradient.new_zeros(ctx.shape)
+        torch.sum(gradient[:, : len(at)], 0, out=d_positions[at.start : at.stop])
+        return gradient, d_positions, None
