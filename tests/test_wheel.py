@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -31,10 +32,19 @@ main()
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy: setuptools leaves a build folder, and would pack what is left in one."""
+    tree = tmp_path_factory.mktemp("tree")
+    for folder in LIBRARY:
+        shutil.copytree(
+            ROOT / folder, tree / folder, symlinks=True,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )  # fmt: skip
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree / name)
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
-         "--wheel-dir", str(folder), str(ROOT)],
+         "--wheel-dir", str(folder), str(tree)],
         check=True, timeout=120,
     )  # fmt: skip
     (built,) = folder.glob("*.whl")

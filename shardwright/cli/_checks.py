@@ -204,6 +204,15 @@ def _all_reduce_by_two_ranks(store: Path) -> str | None:
     return problems[0] if problems else None
 
 
-CHECKS: tuple[Callable[[], Check], ...] = (
-    python, packaging, torch_installed, cores, memory, disk, clock, host_name, ports, collectives,
-)  # fmt: skip
+CHECKS: dict[str, Callable[[], Check]] = {
+    "python": python,
+    "packaging": packaging,
+    "torch": torch_installed,
+    "cores": cores,
+    "memory": memory,
+    "disk": disk,
+    "clock": clock,
+    "host name": host_name,
+    "ports": ports,
+    "gloo": collectives,
+}

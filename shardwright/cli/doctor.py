@@ -11,19 +11,19 @@ def doctor(as_json: _options.Json = False) -> None:
     """Check Python, torch, memory, disk, network and a small collective on this machine."""
     from shardwright.cli import _checks, _output
 
-    with _output.progress("checking") as advance:
-        checks = []
-        for number, check in enumerate(_checks.CHECKS):
-            advance(check.__name__.replace("_", " "), number / len(_checks.CHECKS))
-            checks.append(check())
-    failed = any(check.status == "fail" for check in checks)
+    found = []
+    with _output.progress("checking") as progress:
+        for number, (name, check) in enumerate(_checks.CHECKS.items()):
+            progress(name, number / len(_checks.CHECKS))
+            found.append(check())
+    failed = any(each.status == "fail" for each in found)
     if as_json:
-        _output.print_json({"ok": not failed, "checks": [check.as_json() for check in checks]})
+        _output.print_json({"ok": not failed, "checks": [each.as_json() for each in found]})
     else:
         out = _output.console()
-        for check in checks:
-            out.print(f"{check.status:4}  {check.name:10}  {check.detail}", soft_wrap=True)
-            if check.fix is not None:
-                out.print(f"{'':16}  to fix: {check.fix}", soft_wrap=True)
+        for each in found:
+            out.print(f"{each.status:4}  {each.name:10}  {each.detail}", soft_wrap=True)
+            if each.fix is not None:
+                out.print(f"{'':16}  to fix: {each.fix}", soft_wrap=True)
     if failed:
         raise typer.Exit(2)

@@ -94,11 +94,12 @@ def _plain(value: Any) -> Any:
 
 def _print(plan: Plan, found: Explanation, answer: WhyNot | None) -> None:
     from shardwright.cli import _output, _tables
+    from shardwright.planner.choices import layout_in_words
 
     out = _output.console()
     for line in _tables.plan_lines(plan):
         out.print(line)
-    out.print(f"chosen    {_tables.layout_in_words(plan.layout)}")
+    out.print(f"chosen    {layout_in_words(plan.layout)}")
     out.print(f"limit     {found.limit}")
     out.print(_tables.breakdown_table(plan.prediction))
     out.print(_tables.memory_table(plan.prediction))

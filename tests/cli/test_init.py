@@ -58,7 +58,7 @@ def test_a_keyboard_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> 
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("shardwright.cli._checks.CHECKS", [interrupted])
+    monkeypatch.setattr("shardwright.cli._checks.CHECKS", {"gloo": interrupted})
     assert execute(["doctor"]) == 130
 
 
