@@ -1,0 +1,248 @@
+"""Bytes alive on each pipeline rank over the schedule's own timeline.
+
+A rank keeps its shards (weights, gradients, optimizer state), constants and the step's input. On
+top, at each computation: what every other micro-batch in flight saved, its input, the messages that
+it sent and that may not have arrived, the gradient that it received, and what the pass itself adds
+while it goes from unit to unit, with the unit's gathered weights and full gradients under ZeRO 3.
+The peak is the fullest such moment, or the update after the last.
+
+Under a flight of several micro-batches only the one at work is inside a unit; the others hold what
+`StageBooks.saved_bytes` says.
+
+Parameters of a profile, each 0 where it is absent: ``memory.first_communicator_bytes`` and
+``memory.communicator_bytes`` (each further group), ``memory.fragmentation_fraction`` (of what the
+allocator manages). The device's context is not counted: usable memory leaves it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shardwright.cost_models.blocks.stage import StageBooks, UnitBooks
+from shardwright.cost_models.pipeline.occupancy import Moment, moments_of
+from shardwright.cost_models.shards import UnitShards
+from shardwright.cost_models.units import TIED_UNIT, UnitPricer
+from shardwright.hardware_profiles.profile import HardwareProfile
+from shardwright.specs import ActionKind, Layout, MemoryParts, TrainingSpec
+from shardwright.specs.prediction import MemoryVerdict
+
+_TOKEN_BYTES = 8
+"""Tokens and labels are int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassPeak:
+    """The fullest moment of one pass through a stage, beyond what was alive before it."""
+
+    saved: int
+    """By the units that ran before; negative in backward, where they free what they saved."""
+    transient: int
+    gathered: int
+
+    @property
+    def total(self) -> int:
+        return self.saved + self.transient + self.gathered
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """What a virtual stage holds on one tensor-parallel rank."""
+
+    weights: int
+    gradients: int
+    optimizer_state: int
+    constants: int
+    saved: int
+    """From forward to backward by each micro-batch, the stage's input included."""
+    input: int
+    """The part of ``saved`` that is there before the forward."""
+    received_gradient: int
+    sent: Mapping[ActionKind, int]
+    """Bytes of one message, by kind of send."""
+    peaks: Mapping[ActionKind, PassPeak]
+    """Of forward and backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Peak:
+    """The activations, gathered weights and transients of one moment."""
+
+    activations: int
+    gathered: int
+    transient: int
+
+    @property
+    def total(self) -> int:
+        return self.activations + self.gathered + self.transient
+
+
+class MemoryModel:
+    """Prices the memory of layouts of one training job."""
+
+    def __init__(self, training: TrainingSpec, profile: HardwareProfile, units: UnitPricer) -> None:
+        self._training, self._units = training, units
+        parameters = {parameter.name: parameter.value for parameter in profile.parameters}
+        self._first_group_bytes = parameters.get("memory.first_communicator_bytes", 0.0)
+        self._group_bytes = parameters.get("memory.communicator_bytes", 0.0)
+        self._fragmentation = parameters.get("memory.fragmentation_fraction", 0.0)
+        self._stages: dict[Hashable, StageMemory] = {}
+
+    def parts(self, layout: Layout) -> tuple[MemoryParts, ...]:
+        """The peak of each pipeline rank, the fullest of its tensor-parallel ranks."""
+        stages = [self.stage_memory(layout, stage) for stage in range(len(layout.stages))]
+        found = []
+        for rank in range(layout.pp):
+            own = [stage.stage for stage in layout.stages if stage.rank == rank]
+            variants = (
+                self._rank_parts(layout, rank, {stage: stages[stage][tp] for stage in own})
+                for tp in range(len(stages[0]))
+            )
+            found.append(max(variants, key=lambda parts: parts.total_bytes))
+        return tuple(found)
+
+    def verdict(self, parts: Iterable[MemoryParts], capacity_bytes: int) -> MemoryVerdict:
+        """``edge``: it fits but for the margin for fragmentation."""
+        ranks = list(parts)
+        if all(rank.total_bytes <= capacity_bytes for rank in ranks):
+            return "fits"
+        least = (rank.total_bytes - self._margin_bytes(rank) for rank in ranks)
+        return "edge" if all(size <= capacity_bytes for size in least) else "does_not_fit"
+
+    def _margin_bytes(self, rank: MemoryParts) -> int:
+        """The part of ``fixed`` that is the margin, which is one of all that tensors take up."""
+        live = rank.total_bytes - rank.fixed
+        return round(live * self._fragmentation)
+
+    def stage_memory(self, layout: Layout, stage: int) -> tuple[StageMemory, ...]:
+        """A virtual stage on each distinct tensor-parallel rank."""
+        found = []
+        for books in self._units.books(layout, stage):
+            # The pricer keeps the books, so their identity cannot pass to others.
+            key = (id(books), layout.zero, layout.zero_shard_degree)
+            if key not in self._stages:
+                self._stages[key] = self._stage_memory(layout, books)
+            found.append(self._stages[key])
+        return tuple(found)
+
+    def _stage_memory(self, layout: Layout, books: StageBooks) -> StageMemory:
+        shards = [self._units.shards(layout, unit) for unit in books.units]
+        return StageMemory(
+            weights=sum(unit.weight_bytes for unit in shards),
+            gradients=sum(unit.gradient_bytes for unit in shards),
+            optimizer_state=sum(unit.optimizer_bytes for unit in shards),
+            constants=books.buffer_bytes,
+            saved=books.saved_bytes + books.input_bytes,
+            input=books.input_bytes,
+            received_gradient=books.message_bytes,
+            sent={
+                ActionKind.SEND_FORWARD: books.message_bytes,
+                ActionKind.SEND_BACKWARD: books.input_bytes,
+            },
+            peaks={
+                ActionKind.FORWARD: _forward_peak(books, shards),
+                ActionKind.BACKWARD: _backward_peak(books, shards),
+            },
+        )
+
+    def _rank_parts(
+        self, layout: Layout, rank: int, stages: Mapping[int, StageMemory]
+    ) -> MemoryParts:
+        peak = max(
+            (_moment_peak(moment, stages) for moment in moments_of(layout, rank)),
+            key=lambda moment: moment.total,
+        )
+        weights = sum(stage.weights for stage in stages.values())
+        gradients = sum(stage.gradients for stage in stages.values())
+        optimizer_state = sum(stage.optimizer_state for stage in stages.values())
+        live = weights + gradients + optimizer_state + peak.total
+        constants = sum(stage.constants for stage in stages.values())
+        always = constants + self._input_bytes(layout)
+        margin = round((live + always) * self._fragmentation)
+        return MemoryParts(
+            weights=weights,
+            gradients=gradients,
+            optimizer_state=optimizer_state,
+            activations=peak.activations + always,
+            gathered_weights=peak.gathered,
+            transient=peak.transient,
+            fixed=self._group_buffers_bytes(layout) + margin,
+        )
+
+    def _input_bytes(self, layout: Layout) -> int:
+        """Tokens and labels of the whole step, which every rank is given."""
+        positions = layout.micro_batches * layout.micro_batch * self._training.seq_len
+        return 2 * positions * _TOKEN_BYTES
+
+    def _group_buffers_bytes(self, layout: Layout) -> int:
+        groups = num_groups(layout)
+        if not groups:
+            return 0
+        return round(self._first_group_bytes + (groups - 1) * self._group_bytes)
+
+
+def num_groups(layout: Layout) -> int:
+    """Communicators of one rank: the world, and each axis along which it has peers."""
+    replicas = layout.dp * layout.cp
+    sharded = layout.zero_shard_degree not in (1, replicas)
+    sizes = [layout.world, layout.tp, replicas, layout.pp]
+    return sum(size > 1 for size in sizes) + (2 if sharded else 0)
+
+
+def _moment_peak(moment: Moment, stages: Mapping[int, StageMemory]) -> _Peak:
+    """What is alive at the fullest moment of one computation."""
+    index, kind = moment.work
+    stage = stages[index]
+    backward = kind is not ActionKind.FORWARD
+    peak = stage.peaks[ActionKind.BACKWARD if backward else ActionKind.FORWARD]
+    others = sum(count * stages[other].saved for other, count in moment.held)
+    messages = sum(count * stages[sender].sent[send] for (sender, send), count in moment.sends)
+    own = stage.saved if backward else stage.input
+    return _Peak(
+        activations=others + own + peak.saved,
+        gathered=peak.gathered,
+        transient=peak.transient + messages + (stage.received_gradient if backward else 0),
+    )
+
+
+def _forward_peak(books: StageBooks, shards: Sequence[UnitShards]) -> PassPeak:
+    """Unit by unit, each with its weights gathered."""
+    gathered = _gathered_bytes(books.units, shards)
+    saved = 0
+    moments = []
+    for unit, weights in zip(books.units, gathered, strict=True):
+        moments.append(PassPeak(saved, unit.forward_peak_bytes, weights))
+        saved += unit.saved_bytes
+    return max(moments, key=lambda moment: moment.total, default=PassPeak(0, 0, 0))
+
+
+def _backward_peak(books: StageBooks, shards: Sequence[UnitShards]) -> PassPeak:
+    """As `StageBooks.backward_peak_bytes`, each unit with its weights and its full gradients."""
+    gathered = _gathered_bytes(books.units, shards)
+    freed = 0
+    moments = []
+    for index in reversed(range(len(books.units))):
+        unit = books.units[index]
+        sends = index == len(books.units) - 1 and books.message_bytes > 0
+        own = unit.backward_peak_bytes(gradient_is_held=sends) + shards[index].arriving_bytes
+        moments.append(PassPeak(-freed, own, gathered[index]))
+        freed += unit.saved_bytes - (books.message_bytes if sends else 0)
+        freed -= books.tied_gradient_bytes if unit.name == "head" else 0
+    return max(moments, key=lambda moment: moment.total, default=PassPeak(0, 0, 0))
+
+
+def _gathered_bytes(units: Sequence[UnitBooks], shards: Sequence[UnitShards]) -> list[int]:
+    """Under ZeRO 3, the weights that are whole while each unit runs.
+
+    A tied weight stays whole from its first reader to its last.
+    """
+    names = [unit.name for unit in units]
+    whole = [
+        0 if name == TIED_UNIT else own.gathered_bytes
+        for name, own in zip(names, shards, strict=True)
+    ]
+    if TIED_UNIT in names:
+        readers = [index for index, name in enumerate(names) if name in ("embedding", "head")]
+        for index in range(readers[0], readers[-1] + 1):
+            whole[index] += shards[names.index(TIED_UNIT)].gathered_bytes
+    return whole

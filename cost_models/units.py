@@ -1,0 +1,322 @@
+"""What units and stages cost: their books, priced on the slowest tensor-parallel rank.
+
+A unit (embedding, layer, head) is priced once for all its equals: `UnitPricer` keeps prices by the
+identity of the unit's blocks, which equal layers share.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from shardwright.cost_models.blocks.operations import Collective, Operation, ParameterBooks
+from shardwright.cost_models.blocks.splits import attention_split, kv_heads_are_shared
+from shardwright.cost_models.blocks.stage import StageBooks, UnitBooks, stage_books
+from shardwright.cost_models.compute import ComputeModel
+from shardwright.cost_models.groups import GroupName, GroupPrices
+from shardwright.cost_models.shards import UnitShards
+from shardwright.specs import (
+    AttentionBlock,
+    LayerBlock,
+    Layout,
+    ModelSpec,
+    SoftwareSpec,
+    TrainingSpec,
+)
+
+Levels = tuple[int, ...]
+"""Numbers of busy ranks of a node at which work is priced."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassSeconds:
+    """One forward or backward pass of one micro-batch."""
+
+    compute_s: float = 0.0
+    recompute_s: float = 0.0
+    """The forward that backward runs again, its communication apart."""
+    tp_comm_s: float = 0.0
+    dp_comm_s: float = 0.0
+    """Gathering weights and reducing gradients of ZeRO 3."""
+
+    @property
+    def total_s(self) -> float:
+        return self.compute_s + self.recompute_s + self.tp_comm_s + self.dp_comm_s
+
+    def __add__(self, other: PassSeconds) -> PassSeconds:
+        return PassSeconds(
+            self.compute_s + other.compute_s,
+            self.recompute_s + other.recompute_s,
+            self.tp_comm_s + other.tp_comm_s,
+            self.dp_comm_s + other.dp_comm_s,
+        )
+
+    def scaled(self, factor: float) -> PassSeconds:
+        """Every part times ``factor``."""
+        return PassSeconds(
+            self.compute_s * factor,
+            self.recompute_s * factor,
+            self.tp_comm_s * factor,
+            self.dp_comm_s * factor,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCosts:
+    """A unit on one pipeline rank. Passes have one entry per level of business."""
+
+    forward: tuple[PassSeconds, ...]
+    backward: tuple[PassSeconds, ...]
+    reduction_s: float
+    """Bringing its gradients to their sum after the step's last backward."""
+    norm_s: float
+    """Squares of the own gradients."""
+    update_s: float
+    """Clearing the gradients, clipping, AdamW."""
+    publish_s: float
+    """Gathering the updated weights (ZeRO 1 and 2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCosts:
+    """A virtual stage: the sums over its units, and its messages."""
+
+    units: tuple[UnitCosts, ...]
+    forward: tuple[PassSeconds, ...]
+    backward: tuple[PassSeconds, ...]
+    reduction_s: float
+    norm_s: float
+    update_s: float
+    publish_s: float
+    send_forward_s: float
+    """Its output to the next stage; 0 for the last."""
+    send_backward_s: float
+    """The gradient of its input to the stage before; 0 for the first."""
+    tied_sum_s: float
+    """Sum of a tied weight's gradient over the first and last stage; 0 where it has none."""
+
+
+class UnitPricer:
+    """Prices units and stages of one training job."""
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        training: TrainingSpec,
+        compute: ComputeModel,
+        software: SoftwareSpec,
+    ) -> None:
+        self._model, self._training, self._software = model, training, software
+        self._compute = compute
+        self._kv_rows = _kv_rows(model)
+        self._clips = training.optimizer.clip_norm is not None
+        self._books: dict[Hashable, tuple[StageBooks, ...]] = {}
+        self._prices: dict[Hashable, tuple[tuple[UnitBooks, ...], UnitCosts]] = {}
+        """By the identity of blocks, which are kept here so that no other can take their place."""
+
+    # Books
+
+    def books(self, layout: Layout, stage: int) -> tuple[StageBooks, ...]:
+        """The stage's books on each tensor-parallel rank that differs from those before it."""
+        key = (
+            layout.stages[stage], layout.recompute[stage], layout.tp, layout.sequence_parallel,
+            layout.micro_batch,
+        )  # fmt: skip
+        found = self._books.get(key)
+        if found is None:
+            found = self._books[key] = tuple(
+                stage_books(self._model, self._training, self._software, layout, stage, tp_rank)
+                for tp_rank in distinct_tp_ranks(self._model, layout.tp)
+            )
+        return found
+
+    def shards(self, layout: Layout, unit: UnitBooks) -> UnitShards:
+        """What ZeRO makes of a unit."""
+        replicated = sum(
+            self._replicated_numel(parameter)
+            for block in unit.blocks
+            for parameter in block.parameters
+            if parameter.tp_replicated
+        )
+        return UnitShards.of(layout, self._training.dtypes, unit.num_parameters, replicated)
+
+    def _replicated_numel(self, parameter: ParameterBooks) -> int:
+        """Its whole, or where key and value heads are shared, their rows of the whole model."""
+        rows, *columns = parameter.global_shape
+        if parameter.local_shape != parameter.global_shape:
+            rows = self._kv_rows[rows]
+        return rows * math.prod(columns)
+
+    # Prices
+
+    def stage_costs(
+        self, layout: Layout, stage: int, groups: GroupPrices, levels: Levels
+    ) -> StageCosts:
+        """A virtual stage on the pipeline rank that the layout puts it on."""
+        books = self.books(layout, stage)
+        units = tuple(
+            self.unit_costs(layout, ranks, layout.stages[stage].rank, groups, levels)
+            for ranks in zip(*(one.units for one in books), strict=True)
+        )
+        forward, backward = (
+            tuple(
+                functools.reduce(operator.add, passes, PassSeconds())
+                for passes in zip(*(getattr(unit, name) for unit in units), strict=True)
+            )
+            for name in ("forward", "backward")
+        )
+        return StageCosts(
+            units=units,
+            forward=forward or _NOTHING * len(levels),
+            backward=backward or _NOTHING * len(levels),
+            reduction_s=sum(unit.reduction_s for unit in units),
+            norm_s=sum(unit.norm_s for unit in units),
+            update_s=sum(unit.update_s for unit in units),
+            publish_s=sum(unit.publish_s for unit in units),
+            send_forward_s=self.message_s(books[0].message_bytes, layout, stage, groups),
+            send_backward_s=self.message_s(books[0].input_bytes, layout, stage - 1, groups),
+            tied_sum_s=self._tied_sum_s(layout, books[0], groups),
+        )
+
+    def message_s(
+        self, num_bytes: int, layout: Layout, first_stage: int, groups: GroupPrices
+    ) -> float:
+        """One message between a stage and the next, in either direction."""
+        if not num_bytes:
+            return 0.0
+        ranks = [layout.stages[first_stage + offset].rank for offset in (0, 1)]
+        if ranks[0] == ranks[1]:
+            return 0.0
+        dtype = self._training.dtypes.parameter
+        message = Collective("message", "send_recv", "pp", num_bytes, dtype)
+        return groups.seconds(message, "next", min(ranks), layout.world_size.ranks_per_stage)
+
+    def unit_costs(
+        self,
+        layout: Layout,
+        unit: tuple[UnitBooks, ...],
+        pp_rank: int,
+        groups: GroupPrices,
+        levels: Levels,
+    ) -> UnitCosts:
+        """A unit, given as its books on the distinct tensor-parallel ranks."""
+        key = (
+            tuple(id(block) for one in unit for block in one.blocks),
+            unit[0].recompute, unit[0].num_parameters, layout.zero, levels,
+            groups.key(pp_rank),
+        )  # fmt: skip
+        found = self._prices.get(key)
+        if found is None:
+            costs = self._price(layout, unit, pp_rank, groups, levels)
+            found = self._prices[key] = (unit, costs)
+        return found[1]
+
+    def _price(
+        self,
+        layout: Layout,
+        unit: tuple[UnitBooks, ...],
+        pp_rank: int,
+        groups: GroupPrices,
+        levels: Levels,
+    ) -> UnitCosts:
+        shards = self.shards(layout, max(unit, key=lambda one: one.num_parameters))
+        all_busy = groups.ranks_per_node
+
+        def collectives_s(calls: Iterable[tuple[Collective, GroupName]], busy: int) -> float:
+            return sum(groups.seconds(call, group, pp_rank, busy) for call, group in calls)
+
+        def slowest(name: str, busy: int, dp_comm_s: float) -> PassSeconds:
+            passes = [self._pass(one, name, pp_rank, groups, busy, dp_comm_s) for one in unit]
+            return max(passes, key=lambda seconds: seconds.total_s)
+
+        gather_s = [collectives_s(shards.gathering(), busy) for busy in levels]
+        scatter_s = [collectives_s(shards.scattering(), busy) for busy in levels]
+        return UnitCosts(
+            forward=tuple(
+                slowest("forward", busy, gather)
+                for busy, gather in zip(levels, gather_s, strict=True)
+            ),
+            backward=tuple(
+                slowest("backward", busy, gather + scatter)
+                for busy, gather, scatter in zip(levels, gather_s, scatter_s, strict=True)
+            ),
+            reduction_s=collectives_s(shards.reduction(), all_busy),
+            norm_s=self._seconds((shards.norm(),), all_busy),
+            update_s=self._seconds(shards.update(clips=self._clips), all_busy),
+            publish_s=collectives_s(shards.publishing(), all_busy),
+        )
+
+    def _pass(
+        self,
+        unit: UnitBooks,
+        name: str,
+        pp_rank: int,
+        groups: GroupPrices,
+        busy: int,
+        dp_comm_s: float,
+    ) -> PassSeconds:
+        operations = unit.forward if name == "forward" else unit.backward
+        again = unit.recomputed if name == "backward" else ()
+        whole_s = self._seconds(operations, busy)
+        again_s = self._seconds(again, busy)
+        tp_comm_s = sum(
+            groups.seconds(operation, "tp", pp_rank, busy)
+            for operation in operations
+            if isinstance(operation, Collective)
+        )
+        return PassSeconds(whole_s - again_s, again_s, tp_comm_s, dp_comm_s)
+
+    def _seconds(self, operations: Iterable[Operation], busy: int) -> float:
+        """Everything but collectives, one after the other."""
+        return sum(
+            self._compute.seconds(operation, busy)
+            for operation in operations
+            if not isinstance(operation, Collective)
+        )
+
+    def _tied_sum_s(self, layout: Layout, books: StageBooks, groups: GroupPrices) -> float:
+        """Nothing where one stage holds embedding and head."""
+        tied = next((unit for unit in books.units if unit.name == TIED_UNIT), None)
+        if tied is None or layout.pp == 1:
+            return 0.0
+        calls = self.shards(layout, tied).tied_sum()
+        return sum(groups.seconds(call, group, books.stage.rank) for call, group in calls)
+
+
+TIED_UNIT = "tied_embedding"
+_NOTHING = (PassSeconds(),)
+
+
+def distinct_tp_ranks(model: ModelSpec, tp: int) -> tuple[int, ...]:
+    """The tensor-parallel ranks on which a layer may cost most.
+
+    Parts come larger first, so the first rank has the most of everything, unless kv heads are
+    shared: then how many of them a rank holds follows its query heads.
+    """
+    bodies = {
+        branch.body
+        for block in model.decoder.blocks
+        if isinstance(block, LayerBlock)
+        for branch in block.branches
+        if isinstance(branch.body, AttentionBlock)
+    }
+    shared = [body for body in bodies if kv_heads_are_shared(body, tp)]
+    ranks: dict[Hashable, int] = {}
+    for rank in range(tp if shared else 1):
+        splits = [attention_split(body, tp, rank) for body in shared]
+        kind = tuple((len(split.query), len(split.kv), split.is_grouped) for split in splits)
+        ranks.setdefault(kind, rank)
+    return tuple(ranks.values())
+
+
+def _kv_rows(model: ModelSpec) -> dict[int, int]:
+    """Rows of keys and values in a fused projection, by its rows in all."""
+    return {
+        branch.body.query_size + 2 * branch.body.kv_size: 2 * branch.body.kv_size
+        for layer in model.decoder.layers()
+        for branch in layer.branches
+        if isinstance(branch.body, AttentionBlock)
+    }
