@@ -187,7 +187,6 @@ class StepModel:
     def _step_seconds(
         self, layout: Layout, stages: tuple[StageCosts, ...], timeline: Timeline
     ) -> StepSeconds:
-        groups = self.groups(layout)
         own: list[list[StageCosts]] = [[] for _ in range(layout.pp)]
         for stage, costs in zip(layout.stages, stages, strict=True):
             own[stage.rank].append(costs)
@@ -195,9 +194,6 @@ class StepModel:
         def by_rank(name: str) -> tuple[float, ...]:
             return tuple(sum(getattr(costs, name) for costs in row) for row in own)
 
-        count = Collective("valid_tokens", "all_reduce", "dp", _COUNT_BYTES, "fp64")
-        norm = Collective("loss_and_norm", "all_reduce", "world", _LOSS_AND_NORM_BYTES, "fp64")
-        tokens = layout.micro_batches * layout.micro_batch * self.training.seq_len
         return StepSeconds(
             pipeline_s=tuple(ends[-1] for ends in timeline.ends_s),
             reduction_s=by_rank("reduction_s"),
@@ -205,11 +201,24 @@ class StepModel:
             norm_s=by_rank("norm_s"),
             update_s=by_rank("update_s"),
             publish_s=by_rank("publish_s"),
-            count_s=groups.seconds(count, "dp", 0),
-            norm_sum_s=groups.seconds(norm, "world", 0),
-            data_s=tokens * self._parameters.get("step.data_s_per_token", 0.0),
-            overhead_s=self._parameters.get("step.overhead_s", 0.0),
+            **self._fixed_seconds(layout),
         )
+
+    def fixed_s(self, layout: Layout) -> float:
+        """What a step takes whatever its stages hold: counts, sums over the world, data, host."""
+        return sum(self._fixed_seconds(layout).values())
+
+    def _fixed_seconds(self, layout: Layout) -> dict[str, float]:
+        groups = self.groups(layout)
+        count = Collective("valid_tokens", "all_reduce", "dp", _COUNT_BYTES, "fp64")
+        norm = Collective("loss_and_norm", "all_reduce", "world", _LOSS_AND_NORM_BYTES, "fp64")
+        tokens = layout.micro_batches * layout.micro_batch * self.training.seq_len
+        return {
+            "count_s": groups.seconds(count, "dp", 0),
+            "norm_sum_s": groups.seconds(norm, "world", 0),
+            "data_s": tokens * self._parameters.get("step.data_s_per_token", 0.0),
+            "overhead_s": self._parameters.get("step.overhead_s", 0.0),
+        }
 
     def _breakdown(
         self, layout: Layout, stages: tuple[StageCosts, ...], timeline: Timeline
