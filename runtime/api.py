@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shardwright.runtime.job import Job
 from shardwright.runtime.launch import launch
-from shardwright.runtime.preflight import check_job, open_data
+from shardwright.runtime.preflight import check_job, look_around, open_data
 from shardwright.runtime.rendezvous import Rendezvous, find_rendezvous
 from shardwright.runtime.summary import RunSummary
 from shardwright.specs import Plan, ShardwrightError
@@ -77,7 +77,7 @@ def run(
     rendezvous = find_rendezvous(os.environ)
     if rendezvous is not None:
         return _join(job, rendezvous)
-    check_job(job, None)
+    check_job(job, None, look_around(plan.layout.world, None))
     open_data(job, progress=True)
     return launch(job)
 

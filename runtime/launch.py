@@ -88,7 +88,7 @@ def _run_ranks(world: int, folder: Path) -> dict[int, int]:
 def explain_failures(job: Job, folder: Path, exit_codes: Mapping[int, int]) -> ShardwrightError:
     """The one error that tells why ranks ended: what killed one, else what one said."""
     for rank, code in sorted(exit_codes.items()):
-        if code < 0:
+        if code < 0 and -code != signal.SIGTERM:  # by which the agent ends the others
             return _killed(job, folder, rank, -code)
     said = [
         Failure.from_json(path.read_text(encoding="utf-8"))

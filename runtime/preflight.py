@@ -8,14 +8,36 @@ from shardwright.runtime.checkpoint import CheckpointStore, RunFacts
 from shardwright.runtime.data.samples import SampleSource, open_samples
 from shardwright.runtime.job import Job
 from shardwright.runtime.rendezvous import Rendezvous
-from shardwright.specs import InputError, Plan, Precision, ScheduleName
+from shardwright.specs import ClusterSpec, InputError, Plan, Precision, ScheduleName
 
 _PRECISIONS = (Precision.FP64, Precision.FP32, Precision.BF16, Precision.BF16_PURE)
 _SCHEDULES = (None, ScheduleName.GPIPE, ScheduleName.ONE_F_ONE_B)
 
 
-def check_job(job: Job, rendezvous: Rendezvous | None) -> None:
-    """Refuse options, plans and places that cannot run.
+def look_around(world: int, rendezvous: Rendezvous | None) -> ClusterSpec | InputError:
+    """This machine as a cluster of the ranks that are to run on it, or why it cannot be one.
+
+    To be called before a rank is pinned to a core: afterwards one core is all it sees. A refusal is
+    returned, so that ranks can refuse together.
+    """
+    ranks_here = world if rendezvous is None else rendezvous.ranks_on_node
+    try:
+        device_type = current_device_type()
+        devices = device_count(device_type)
+        if device_type != "cpu" and ranks_here > devices:
+            raise InputError(
+                f"{ranks_here} ranks are to run here, but this machine shows {devices}"
+                f" {device_type} devices",
+                fix="start the ranks on all nodes with torchrun or srun, or plan again for this"
+                " machine with --cluster local",
+            )
+        return local_cluster(ranks_here)
+    except InputError as error:
+        return error
+
+
+def check_job(job: Job, rendezvous: Rendezvous | None, here: ClusterSpec | InputError) -> None:
+    """Refuse options, plans and places that cannot run; ``here`` as `look_around` saw it.
 
     Raises:
         InputError: contradicting options; a plan that breaks its own rules or asks for what the
@@ -25,7 +47,7 @@ def check_job(job: Job, rendezvous: Rendezvous | None) -> None:
     check_plan(job.plan)
     if rendezvous is not None:
         check_world(job.plan, rendezvous)
-    check_hardware(job.plan, rendezvous)
+    check_hardware(job.plan, 0 if rendezvous is None else rendezvous.rank, here)
     check_checkpoints(job)
 
 
@@ -79,20 +101,10 @@ def check_world(plan: Plan, rendezvous: Rendezvous) -> None:
         )
 
 
-def check_hardware(plan: Plan, rendezvous: Rendezvous | None) -> None:
+def check_hardware(plan: Plan, rank: int, here: ClusterSpec | InputError) -> None:
     """Refuse a plan made for another kind of device than this machine's, or for more of them."""
-    device_type = current_device_type()
-    ranks_here = plan.layout.world if rendezvous is None else rendezvous.ranks_on_node
-    devices = device_count(device_type)
-    if device_type != "cpu" and ranks_here > devices:
-        raise InputError(
-            f"the plan is for {plan.layout.world} ranks, but this machine shows {devices}"
-            f" {device_type} devices",
-            fix="start the ranks on all nodes with torchrun or srun, or plan again for this"
-            " machine with --cluster local",
-        )
-    here = local_cluster(ranks_here)
-    rank = 0 if rendezvous is None else rendezvous.rank
+    if isinstance(here, InputError):
+        raise here
     planned = plan.cluster.group_of(rank).accelerator.name
     found = here.accelerator.name
     if planned != found:

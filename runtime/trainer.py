@@ -11,6 +11,7 @@ from pathlib import Path
 
 from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.hardware_profiles.device import synchronize
+from shardwright.hardware_profiles.rank_environment import pin_to_core
 from shardwright.runtime.audit import audit
 from shardwright.runtime.checkpoint import CheckpointStore, RunFacts
 from shardwright.runtime.data.batches import BatchSource
@@ -22,12 +23,12 @@ from shardwright.runtime.models import build_stage
 from shardwright.runtime.optimizer import learning_rate
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.pieces import pieces_of
-from shardwright.runtime.preflight import check_job, open_data
+from shardwright.runtime.preflight import check_job, look_around, open_data
 from shardwright.runtime.ranks import Membership, explained, membership, together
 from shardwright.runtime.rendezvous import Rendezvous
 from shardwright.runtime.step import StepResult, TrainStep
 from shardwright.runtime.summary import RunSummary, summarize
-from shardwright.specs import RunError
+from shardwright.specs import ClusterSpec, InputError, RunError
 
 logger = logging.getLogger(__name__)
 
@@ -46,20 +47,22 @@ def train(job: Job, rendezvous: Rendezvous, *, folder: Path | None = None) -> Ru
         RunError: a mismatch of the built model, a loss that is not finite, a full disk, a lost
             peer, or no memory.
     """
+    here = look_around(job.plan.layout.world, rendezvous)
+    pin_to_core(rendezvous.local_rank, rendezvous.ranks_on_node)  # before gloo starts its threads
     with (
         membership(rendezvous, job.timeout_s) as member,
         explained(member.rank, "while the run was prepared"),
     ):
-        samples = _prepare(job, rendezvous)
+        samples = _prepare(job, rendezvous, here)
         return Trainer(job, member, samples, job.metrics_path(folder)).run()
 
 
-def _prepare(job: Job, rendezvous: Rendezvous) -> SampleSource:
+def _prepare(job: Job, rendezvous: Rendezvous, here: ClusterSpec | InputError) -> SampleSource:
     """All ranks refuse, or all have the samples open."""
     opened: list[SampleSource] = []
 
     def check_and_open() -> None:
-        check_job(job, rendezvous)
+        check_job(job, rendezvous, here)
         opened.append(open_data(job, progress=rendezvous.rank == 0))
 
     together(check_and_open)

@@ -9,9 +9,9 @@ import signal
 import sys
 from pathlib import Path
 
-from shardwright.hardware_profiles.rank_environment import pin_to_core
 from shardwright.runtime.job import JOB_FILE, SUMMARY_FILE, Failure, Job, failure_file
 from shardwright.runtime.rendezvous import find_rendezvous
+from shardwright.runtime.trainer import train
 from shardwright.specs import ShardwrightError
 from shardwright.specs.plan import read_text, write_text
 
@@ -23,11 +23,8 @@ def main(folder: Path) -> int:
     rendezvous = find_rendezvous(os.environ)
     assert rendezvous is not None, "a worker is started by an agent"
     _die_with_parent()
-    pin_to_core(rendezvous.local_rank, rendezvous.ranks_on_node)
     speaks = logging.INFO if rendezvous.rank == 0 else logging.WARNING
     logging.basicConfig(level=speaks, format="%(message)s")
-    from shardwright.runtime.trainer import train  # torch starts its threads on the pinned core
-
     job = Job.from_json(read_text(folder / JOB_FILE, what="job"))
     try:
         summary = train(job, rendezvous, folder=folder)

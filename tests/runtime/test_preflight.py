@@ -12,7 +12,7 @@ from shardwright.hardware_profiles.discover import local_cluster
 from shardwright.runtime.checkpoint import CheckpointStore, RunFacts
 from shardwright.runtime.job import Job
 from shardwright.runtime.pieces import Piece
-from shardwright.runtime.preflight import check_job, open_data
+from shardwright.runtime.preflight import check_job, look_around, open_data
 from shardwright.runtime.rendezvous import Rendezvous
 from shardwright.specs import InputError, Plan, Recompute
 from tests.runtime.plans import cluster_of, plan_of, small_model, training_of
@@ -27,6 +27,10 @@ def _job(plan: Plan | None = None, **options: Any) -> Job:
     return Job(**{"plan": plan or _local_plan(), "data": "mock", "steps": 5, **options})
 
 
+def _check(job: Job, rendezvous: Rendezvous | None = None) -> None:
+    check_job(job, rendezvous, look_around(job.plan.layout.world, rendezvous))
+
+
 def _save_checkpoint(folder: Path, *, step: int = 3, fingerprint: str = "mock:307") -> None:
     plan = _local_plan()
     weights = torch.zeros(plan.model.num_parameters)
@@ -35,7 +39,7 @@ def _save_checkpoint(folder: Path, *, step: int = 3, fingerprint: str = "mock:30
 
 
 def test_good_job_is_accepted(tmp_path: Path) -> None:
-    check_job(_job(save_dir=str(tmp_path / "run")), None)
+    _check(_job(save_dir=str(tmp_path / "run")))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -44,7 +48,7 @@ def test_plan_for_other_hardware_is_refused() -> None:
     with pytest.raises(
         InputError, match=r"the plan is for .*TEST-DEVICE.* but this machine is"
     ) as e:
-        check_job(_job(plan), None)
+        _check(_job(plan))
     assert "plan again for this machine" in str(e.value)
 
 
@@ -53,7 +57,7 @@ def test_plan_for_another_world_size_is_refused() -> None:
     with pytest.raises(
         InputError, match="plan is for 2 ranks, but this torchrun launch has 4"
     ) as e:
-        check_job(_job(_local_plan(dp=2)), rendezvous)
+        _check(_job(_local_plan(dp=2)), rendezvous)
     assert "start 2 ranks, or plan again with --gpus 4" in str(e.value)
 
 
@@ -70,14 +74,14 @@ def test_plan_that_needs_what_is_not_built_is_refused(choices: dict[str, Any], n
     world = choices.get("cp", 1) * choices.get("pp", 1)
     plan = plan_of(cluster=local_cluster(world), tp=1, **{"dp": 1, **choices})
     with pytest.raises(InputError, match=f"cannot be run here: .*{named}"):
-        check_job(_job(plan), None)
+        _check(_job(plan))
 
 
 def test_plan_that_was_broken_by_hand_is_refused() -> None:
     plan = _local_plan(dp=2)
     layout = plan.layout.model_copy(update={"micro_batch": 3})
     with pytest.raises(InputError, match="is not global_batch = 8"):
-        check_job(_job(plan.model_copy(update={"layout": layout})), None)
+        _check(_job(plan.model_copy(update={"layout": layout})))
 
 
 @pytest.mark.parametrize(
@@ -95,20 +99,20 @@ def test_plan_that_was_broken_by_hand_is_refused() -> None:
 )
 def test_contradicting_options_are_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
-        check_job(_job(**options), None)
+        _check(_job(**options))
 
 
 def test_another_runs_checkpoints_are_never_overwritten(tmp_path: Path) -> None:
     _save_checkpoint(tmp_path)
     with pytest.raises(InputError, match="holds a run's checkpoints up to step 3"):
-        check_job(_job(save_dir=str(tmp_path)), None)
-    check_job(_job(save_dir=str(tmp_path), resume=True), None)
+        _check(_job(save_dir=str(tmp_path)))
+    _check(_job(save_dir=str(tmp_path), resume=True))
 
 
 def test_finished_run_has_nothing_to_resume(tmp_path: Path) -> None:
     _save_checkpoint(tmp_path, step=5)
     with pytest.raises(InputError, match="has done 5 of 5 steps"):
-        check_job(_job(save_dir=str(tmp_path), resume=True), None)
+        _check(_job(save_dir=str(tmp_path), resume=True))
 
 
 def test_resuming_on_other_data_or_another_seed_is_refused(tmp_path: Path) -> None:
