@@ -37,15 +37,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-# LEDGER from shardwright.runtime import ledger
+from shardwright.runtime import ledger
+from shardwright.runtime.models import StageModule
 from shardwright.runtime.parallel.collectives import gather_flat, reduce_scatter_flat
+from shardwright.runtime.parallel.dtypes import torch_dtype
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.parallel.shards import (
     ParameterShard,
     shard_of,
     sum_replicated_gradients,
 )
-from shardwright.specs import Layout
+from shardwright.specs import Layout, PrecisionDTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,8 @@ def _split_dp(
     for ranks in layout.world_size.groups("dp"):
         copies += [ranks[first : first + degree] for first in range(0, len(ranks), degree)]
         slices += [ranks[index::degree] for index in range(degree)]
-    shard_group, _ = dist.new_subgroups_by_enumeration(copies)
-    replica_group, _ = dist.new_subgroups_by_enumeration(slices)
+    shard_group, _ = dist.new_subgroups_by_enumeration(copies)  # type: ignore[no-untyped-call]
+    replica_group, _ = dist.new_subgroups_by_enumeration(slices)  # type: ignore[no-untyped-call]
     return shard_group, replica_group
 
 
@@ -218,7 +220,7 @@ class FlatUnit:
 
     def _resize(self, num_bytes: int) -> None:
         self._full.untyped_storage().resize_(num_bytes)
-        # LEDGER ledger.note_storage_resized(self._full)
+        ledger.note_storage_resized(self._full)
 
     def read_by(self, modules: Sequence[nn.Module]) -> None:
         """Gather and release around the forward and before the backward of the modules that read
@@ -322,6 +324,18 @@ class FlatUnit:
         if low < high:
             place = slice(low - first, high - first)
             yield HeldPart(slot.shard, low - slot.start, high - slot.start, place)
+
+
+def flatten_stage(
+    stage: StageModule, plan: ShardPlan, dtypes: PrecisionDTypes
+) -> tuple[FlatUnit, ...]:
+    """Take over the parameters of all units of a stage, in unit order."""
+    flat_units = []
+    for unit in stage.units:
+        flat = FlatUnit(unit.unit_name, unit.parameters(), plan, torch_dtype(dtypes.gradient))
+        flat.read_by(unit.readers)
+        flat_units.append(flat)
+    return tuple(flat_units)
 
 
 def _lay_out(parameters: Iterable[nn.Parameter]) -> tuple[Slot, ...]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from shardwright.runtime.models import StageModule
 from shardwright.runtime.optimizer import FlatAdamW, clip_factor
+from shardwright.runtime.parallel.dtypes import promoted
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.parallel.loss import IGNORE_INDEX
 from shardwright.runtime.pipeline import MicroBatch, PipelineExecutor
@@ -63,9 +64,9 @@ class TrainStep:
         self.units: tuple[FlatUnit, ...] = flatten_stage(
             stage, ShardPlan.of(layout, groups), training.dtypes
         )
-        self._device = stage.device
+        hidden = stage.new_hidden(1, 1)
+        self._device, self._loss_dtype = hidden.device, promoted(hidden.dtype)
         self.optimizer = FlatAdamW(self.units, training.optimizer, training.dtypes, self._device)
-        self._loss_dtype = stage.loss_dtype
         self._executor = PipelineExecutor(
             {groups.coordinates.pp: stage}, schedule, groups.coordinates.pp, groups.pp
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -168,6 +169,6 @@ def test_the_learning_rate_warms_up_and_falls_to_its_minimum() -> None:
     assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert rates[9] == pytest.approx(0.55)
     assert rates[14:] == pytest.approx([0.1] * 6)
-    assert all(a > b for a, b in zip(rates[4:14], rates[5:15], strict=True))
+    assert all(a > b for a, b in itertools.pairwise(rates[4:15]))
     sooner = spec.model_copy(update={"decay_steps": 8})
     assert learning_rate(sooner, 8, 14) == pytest.approx(0.1)
