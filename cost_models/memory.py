@@ -223,10 +223,10 @@ def _backward_peak(books: StageBooks, shards: Sequence[UnitShards]) -> PassPeak:
     moments = []
     for index in reversed(range(len(books.units))):
         unit = books.units[index]
-        sends = index == len(books.units) - 1 and books.message_bytes > 0
-        own = unit.backward_peak_bytes(gradient_is_held=sends) + shards[index].arriving_bytes
+        is_last = index == len(books.units) - 1
+        own = unit.backward_peak_bytes(gradient_is_held=is_last) + shards[index].arriving_bytes
         moments.append(PassPeak(-freed, own, gathered[index]))
-        freed += unit.saved_bytes - (books.message_bytes if sends else 0)
+        freed += unit.saved_bytes - (unit.output_bytes if is_last else 0)
         freed -= books.tied_gradient_bytes if unit.name == "head" else 0
     return max(moments, key=lambda moment: moment.total, default=PassPeak(0, 0, 0))
 

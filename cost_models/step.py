@@ -33,7 +33,7 @@ from shardwright.cost_models.pipeline.makespan import (
     simulate,
 )
 from shardwright.cost_models.pipeline.program import program_of
-from shardwright.cost_models.units import PassSeconds, StageCosts, UnitPricer
+from shardwright.cost_models.units import Levels, PassSeconds, StageCosts, UnitPricer
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.specs import (
     ActionKind,
@@ -55,6 +55,20 @@ _COUNT_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
+class FixedSeconds:
+    """What every step pays once."""
+
+    sums_s: float
+    """The all_reduces of the count of valid tokens, and of loss and squared gradient norm."""
+    data_s: float
+    overhead_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.sums_s + self.data_s + self.overhead_s
+
+
+@dataclass(frozen=True, slots=True)
 class StepSeconds:
     """The parts of a step outside the pipeline; lists are by pipeline rank."""
 
@@ -67,10 +81,7 @@ class StepSeconds:
     """Squares of the own gradients."""
     update_s: tuple[float, ...]
     publish_s: tuple[float, ...]
-    count_s: float
-    norm_sum_s: float
-    data_s: float
-    overhead_s: float
+    fixed: FixedSeconds
 
     @property
     def total_s(self) -> float:
@@ -78,9 +89,9 @@ class StepSeconds:
         ready = [end + own for end, own in zip(self.pipeline_s, self.reduction_s, strict=True)]
         if self.tied_sum_s:
             ready[0] = ready[-1] = max(ready[0], ready[-1]) + self.tied_sum_s
-        norm_known_s = max(map(sum, zip(ready, self.norm_s, strict=True))) + self.norm_sum_s
+        norm_s = max(map(sum, zip(ready, self.norm_s, strict=True)))
         update_s = max(map(sum, zip(self.update_s, self.publish_s, strict=True)))
-        return self.data_s + self.count_s + norm_known_s + update_s + self.overhead_s
+        return self.fixed.total_s + norm_s + update_s
 
 
 class StepModel:
@@ -98,8 +109,8 @@ class StepModel:
         self.cluster = profile.devices
         self._communication = CommunicationModel(profile)
         compute = ComputeModel(profile, self.software)
-        self._units = UnitPricer(model, training, compute, self.software)
-        self._memory = MemoryModel(training, profile, self._units)
+        self.units = UnitPricer(model, training, compute, self.software)
+        self._memory = MemoryModel(training, profile, self.units)
         self._parameters = {p.name: p.value for p in profile.parameters}
         self._group_prices: dict[tuple[WorldSize, int], GroupPrices] = {}
 
@@ -123,6 +134,11 @@ class StepModel:
             ranks_per_node=self._cores.ranks,
         )
 
+    def levels(self, layout: Layout) -> Levels:
+        """Numbers of busy ranks of a node at which passes are priced."""
+        shared = self.shared_cores(layout)
+        return (self.groups(layout).ranks_per_node,) if shared is None else shared.levels
+
     def groups(self, layout: Layout) -> GroupPrices:
         """Prices of the collectives of a layout's grid."""
         key = (layout.world_size, layout.zero_shard_degree)
@@ -134,11 +150,9 @@ class StepModel:
 
     def stage_costs(self, layout: Layout) -> tuple[StageCosts, ...]:
         """Of every virtual stage in model order: seconds per micro-batch and per step."""
-        groups = self.groups(layout)
-        shared = self.shared_cores(layout)
-        levels = (groups.ranks_per_node,) if shared is None else shared.levels
+        groups, levels = self.groups(layout), self.levels(layout)
         return tuple(
-            self._units.stage_costs(layout, stage.stage, groups, levels) for stage in layout.stages
+            self.units.stage_costs(layout, stage.stage, groups, levels) for stage in layout.stages
         )
 
     def pipeline_costs(
@@ -194,31 +208,32 @@ class StepModel:
         def by_rank(name: str) -> tuple[float, ...]:
             return tuple(sum(getattr(costs, name) for costs in row) for row in own)
 
+        fixed = self.fixed_seconds(layout)
         return StepSeconds(
             pipeline_s=tuple(ends[-1] for ends in timeline.ends_s),
             reduction_s=by_rank("reduction_s"),
-            tied_sum_s=stages[0].tied_sum_s if layout.pp > 1 else 0.0,
+            tied_sum_s=stages[0].tied_sum_s,
             norm_s=by_rank("norm_s"),
             update_s=by_rank("update_s"),
             publish_s=by_rank("publish_s"),
-            **self._fixed_seconds(layout),
+            fixed=fixed,
         )
 
-    def fixed_s(self, layout: Layout) -> float:
-        """What a step takes whatever its stages hold: counts, sums over the world, data, host."""
-        return sum(self._fixed_seconds(layout).values())
-
-    def _fixed_seconds(self, layout: Layout) -> dict[str, float]:
+    def fixed_seconds(self, layout: Layout) -> FixedSeconds:
+        """What every step pays once, however the stages are cut."""
         groups = self.groups(layout)
         count = Collective("valid_tokens", "all_reduce", "dp", _COUNT_BYTES, "fp64")
         norm = Collective("loss_and_norm", "all_reduce", "world", _LOSS_AND_NORM_BYTES, "fp64")
         tokens = layout.micro_batches * layout.micro_batch * self.training.seq_len
-        return {
-            "count_s": groups.seconds(count, "dp", 0),
-            "norm_sum_s": groups.seconds(norm, "world", 0),
-            "data_s": tokens * self._parameters.get("step.data_s_per_token", 0.0),
-            "overhead_s": self._parameters.get("step.overhead_s", 0.0),
-        }
+        return FixedSeconds(
+            sums_s=groups.seconds(count, "dp", 0) + groups.seconds(norm, "world", 0),
+            data_s=tokens * self._parameters.get("step.data_s_per_token", 0.0),
+            overhead_s=self._parameters.get("step.overhead_s", 0.0),
+        )
+
+    def fixed_s(self, layout: Layout) -> float:
+        """The sum of `fixed_seconds`."""
+        return self.fixed_seconds(layout).total_s
 
     def _breakdown(
         self, layout: Layout, stages: tuple[StageCosts, ...], timeline: Timeline
@@ -237,12 +252,11 @@ class StepModel:
             + backward.dp_comm_s
             + step.reduction_s[rank]
             + step.publish_s[rank]
-            + step.count_s
-            + step.norm_sum_s
+            + step.fixed.sums_s
             + (step.tied_sum_s if rank in (0, layout.pp - 1) else 0.0),
             "optimizer": step.norm_s[rank] + step.update_s[rank],
-            "data": step.data_s,
-            "other": step.overhead_s,
+            "data": step.fixed.data_s,
+            "other": step.fixed.overhead_s,
         }
         return Breakdown(**shares, bubble=max(0.0, step.total_s - sum(shares.values())))
 
