@@ -91,11 +91,12 @@ class MemoryModel:
     def parts(self, layout: Layout) -> tuple[MemoryParts, ...]:
         """The peak of each pipeline rank, the fullest of its tensor-parallel ranks."""
         stages = [self.stage_memory(layout, stage) for stage in range(len(layout.stages))]
+        moments = moments_of(layout)
         found = []
         for rank in range(layout.pp):
             own = [stage.stage for stage in layout.stages if stage.rank == rank]
             variants = (
-                self._rank_parts(layout, rank, {stage: stages[stage][tp] for stage in own})
+                self._rank_parts(layout, moments[rank], {at: stages[at][tp] for at in own})
                 for tp in range(len(stages[0]))
             )
             found.append(max(variants, key=lambda parts: parts.total_bytes))
@@ -140,16 +141,20 @@ class MemoryModel:
                 ActionKind.SEND_BACKWARD: books.input_bytes,
             },
             peaks={
-                ActionKind.FORWARD: _forward_peak(books, shards),
-                ActionKind.BACKWARD: _backward_peak(books, shards),
+                ActionKind.FORWARD: _pass_peak(
+                    books, books.forward_moments, shards, backward=False
+                ),
+                ActionKind.BACKWARD: _pass_peak(
+                    books, books.backward_moments, shards, backward=True
+                ),
             },
         )
 
     def _rank_parts(
-        self, layout: Layout, rank: int, stages: Mapping[int, StageMemory]
+        self, layout: Layout, moments: Iterable[Moment], stages: Mapping[int, StageMemory]
     ) -> MemoryParts:
         peak = max(
-            (_moment_peak(moment, stages) for moment in moments_of(layout, rank)),
+            (_moment_peak(moment, stages) for moment in moments),
             key=lambda moment: moment.total,
         )
         weights = sum(stage.weights for stage in stages.values())
@@ -205,30 +210,24 @@ def _moment_peak(moment: Moment, stages: Mapping[int, StageMemory]) -> _Peak:
     )
 
 
-def _forward_peak(books: StageBooks, shards: Sequence[UnitShards]) -> PassPeak:
-    """Unit by unit, each with its weights gathered."""
-    gathered = _gathered_bytes(books.units, shards)
-    saved = 0
-    moments = []
-    for unit, weights in zip(books.units, gathered, strict=True):
-        moments.append(PassPeak(saved, unit.forward_peak_bytes, weights))
-        saved += unit.saved_bytes
-    return max(moments, key=lambda moment: moment.total, default=PassPeak(0, 0, 0))
+def _pass_peak(
+    books: StageBooks,
+    moments: Iterable[tuple[int, int]],
+    shards: Sequence[UnitShards],
+    *,
+    backward: bool,
+) -> PassPeak:
+    """The fullest unit of a pass, each with its weights gathered, in backward its full gradients.
 
-
-def _backward_peak(books: StageBooks, shards: Sequence[UnitShards]) -> PassPeak:
-    """As `StageBooks.backward_peak_bytes`, each unit with its weights and its full gradients."""
+    ``moments``: of `StageBooks`, which knows nothing of ZeRO.
+    """
     gathered = _gathered_bytes(books.units, shards)
-    freed = 0
-    moments = []
-    for index in reversed(range(len(books.units))):
-        unit = books.units[index]
-        is_last = index == len(books.units) - 1
-        own = unit.backward_peak_bytes(gradient_is_held=is_last) + shards[index].arriving_bytes
-        moments.append(PassPeak(-freed, own, gathered[index]))
-        freed += unit.saved_bytes - (unit.output_bytes if is_last else 0)
-        freed -= books.tied_gradient_bytes if unit.name == "head" else 0
-    return max(moments, key=lambda moment: moment.total, default=PassPeak(0, 0, 0))
+    arriving = [unit.arriving_bytes if backward else 0 for unit in shards]
+    peaks = (
+        PassPeak(saved, transient + gradients, weights)
+        for (saved, transient), gradients, weights in zip(moments, arriving, gathered, strict=True)
+    )
+    return max(peaks, key=lambda peak: peak.total, default=PassPeak(0, 0, 0))
 
 
 def _gathered_bytes(units: Sequence[UnitBooks], shards: Sequence[UnitShards]) -> list[int]:

@@ -7,6 +7,7 @@ Element-wise bytes are counted kernel by kernel, reads plus writes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.cost_models.blocks.operations import (
@@ -252,7 +253,8 @@ def attention_books(block: AttentionBlock, context: Context) -> BlockBooks:
         _attention_core(block, context),
         _row_linear("attention_output", context, hidden, query, tuple(output)),
     ]
-    return chain("attention", steps, input_bytes=context.local_tokens * hidden * context.item)
+    y = context.local_tokens * hidden * context.item
+    return chain("attention", steps, input_bytes=y, adds_to_stream=True)
 
 
 def _attention_core(block: AttentionBlock, context: Context) -> Step:
@@ -327,7 +329,8 @@ def mlp_books(block: MlpBlock, context: Context) -> BlockBooks:
         _activation(block, context, own),
         _row_linear("down", context, hidden, own, tuple(down)),
     ]
-    return chain("mlp", steps, input_bytes=context.local_tokens * hidden * context.item)
+    y = context.local_tokens * hidden * context.item
+    return chain("mlp", steps, input_bytes=y, adds_to_stream=True)
 
 
 def _activation(block: MlpBlock, context: Context, own: int) -> Step:
@@ -352,44 +355,56 @@ def _activation(block: MlpBlock, context: Context, own: int) -> Step:
 
 
 @lru_cache(maxsize=4096)
-def embedding_books(block: EmbeddingBlock, context: Context, *, tied: bool) -> BlockBooks:
-    """Token embedding, and learned positions; a ``tied`` weight is booked by its own unit."""
+def embedding_books(
+    block: EmbeddingBlock, context: Context, *, tied: bool, has_head: bool
+) -> BlockBooks:
+    """Token embedding, and learned positions.
+
+    A ``tied`` weight is booked by its own unit; where the stage ``has_head`` too, autograd adds
+    the two gradients out of place.
+    """
     hidden = block.hidden_size
     rows = len(vocabulary_split(block.vocab_size, context.tp, context.tp_rank))
     weight = ParameterBooks(
         "embedding.weight", (block.vocab_size, hidden), (rows, hidden), False, True
     )
-    steps = [_token_embedding(context, hidden, rows, () if tied else (weight,))]
+    lookup = _token_embedding(context, hidden, rows)
+    if tied and has_head:
+        size = rows * hidden * context.item
+        addition = Elementwise("tied_gradient_add", 3 * size, context.dtype)
+        added = 2 * size - lookup.output_bytes  # by then the output's gradient is freed
+        lookup = replace(
+            lookup,
+            backward_weight=(
+                *lookup.backward_weight[:-1], addition, lookup.backward_weight[-1],
+            ),
+            backward_transient_bytes=max(lookup.backward_transient_bytes, added),
+        )  # fmt: skip
+    if not tied:
+        lookup = replace(lookup, parameters=(weight,))
+    positions = None
     if block.max_positions is not None:
-        steps.append(_positions(context, (block.max_positions, hidden)))
-    return _embedding_chain(steps)
+        positions = _positions(context, (block.max_positions, hidden))
+    return _embedding_chain(lookup, positions)
 
 
-def _embedding_chain(steps: list[Step]) -> BlockBooks:
+def _embedding_chain(lookup: Step, positions: Step | None) -> BlockBooks:
     """Positions are added in place: the output of the first step is that of the second."""
-    books = chain("embedding", steps[:1], input_bytes=0)
-    if len(steps) == 1:
+    books = chain("embedding", [lookup], input_bytes=0)
+    if positions is None:
         return books
-    positions = steps[1]
-    return BlockBooks(
-        name="embedding",
+    return replace(
+        books,
         forward=(*books.forward, *positions.forward),
-        backward_input=(*positions.backward_input, *books.backward_input),
         backward_weight=(*positions.backward_weight, *books.backward_weight),
         parameters=(*books.parameters, *positions.parameters),
-        saved=books.saved,
-        output_bytes=books.output_bytes,
-        forward_transient_bytes=books.forward_transient_bytes,
         backward_transient_bytes=max(
             positions.backward_transient_bytes, books.backward_transient_bytes
         ),
-        unsaved_forward_bytes=books.unsaved_forward_bytes,
     )
 
 
-def _token_embedding(
-    context: Context, hidden: int, rows: int, parameters: tuple[ParameterBooks, ...]
-) -> Step:
+def _token_embedding(context: Context, hidden: int, rows: int) -> Step:
     tokens, item, wide = context.tokens, context.item, context.wide
     full, wide_full = tokens * hidden * item, tokens * hidden * wide
     y = context.local_tokens * hidden * item
@@ -419,7 +434,6 @@ def _token_embedding(
             Elementwise("embedding.backward", backward, context.dtype),
             *accumulate_gradient(context, rows * hidden),
         ),
-        parameters=parameters,
         output_bytes=y,
         forward_transient_bytes=transient,
         backward_transient_bytes=max(
@@ -469,12 +483,11 @@ def head_books(
     saved = z + row + wide
     forward_peak = max(
         linear.forward_transient_bytes + logits,
-        cast + z + row + index + mask + 2 * num_sums * row,
+        cast + z + index + mask + (2 * num_sums + 2) * row + wide,
     )
-    scale = 3 * row + index + mask
     backward_peak = max(
-        scale + cast,
-        linear.backward_transient_bytes + cast - (z if context.is_promoted else 0),
+        row + index + mask + max(row, cast),
+        linear.backward_transient_bytes - row + (cast - z if context.is_promoted else 0),
     )
     return BlockBooks(
         name="head",

@@ -22,6 +22,9 @@ from shardwright.specs.model import AttentionBlock, LayerBlock, ModelSpec
 from shardwright.specs.software import SoftwareSpec
 from shardwright.specs.training import TrainingSpec
 
+_BODIES = ("attention", "mlp")
+"""Blocks that add to the residual stream."""
+
 
 @dataclass(frozen=True)
 class UnitBooks:
@@ -97,14 +100,14 @@ class UnitBooks:
             return _forward_peak(self.blocks)
         return _unsaved_peak(self.blocks)
 
-    def backward_peak_bytes(self, *, gradient_is_held: bool = False) -> int:
+    def backward_peak_bytes(self, held_bytes: int = 0) -> int:
         """Most alive at once in backward beyond what was when it started: everything saved but the
         unit's output, and the gradient of that.
 
-        ``gradient_is_held``: somebody else holds that gradient until the end.
+        ``held_bytes``: gradients that stay alive after the last block was done with them.
         """
         if not self.recompute:
-            return _backward_peak(self.blocks, self.output_bytes if gradient_is_held else 0)
+            return _backward_peak(self.blocks, held_bytes)
         again = sum(block.saved_bytes for block in self.blocks) - self.output_bytes
         # The outer backward pass holds the gradient while the inner one runs.
         inner = again + _backward_peak(self.blocks, self.output_bytes)
@@ -137,30 +140,46 @@ class StageBooks:
     @cached_property
     def saved_bytes(self) -> int:
         """Alive from forward to backward, without parameters, buffers and inputs, and without the
-        message, whose storage goes with its send."""
-        return sum(unit.saved_bytes for unit in self.units) - self.message_bytes
+        stage's output: a message's storage goes with its send, a loss is added up."""
+        return sum(unit.saved_bytes for unit in self.units) - self._output_bytes
+
+    @property
+    def _output_bytes(self) -> int:
+        return self.units[-1].output_bytes if self.units else 0
 
     @cached_property
     def forward_peak_bytes(self) -> int:
         """Most alive at once in forward beyond what was before it (its input included there)."""
-        alive = peak = 0
+        return max((before + own for before, own in self.forward_moments), default=0)
+
+    @cached_property
+    def forward_moments(self) -> tuple[tuple[int, int], ...]:
+        """For each unit: what the units before it saved, and most alive on top while it runs."""
+        alive = 0
+        moments = []
         for unit in self.units:
-            peak = max(peak, alive + unit.forward_peak_bytes)
+            moments.append((alive, unit.forward_peak_bytes))
             alive += unit.saved_bytes
-        return peak
+        return tuple(moments)
 
     @cached_property
     def backward_peak_bytes(self) -> int:
         """Most alive at once in backward beyond what was before it: the stage's input, its
         ``saved_bytes`` and the gradient that it received, which its caller holds to the end."""
-        change = peak = 0
+        return max((0, *(change + own for change, own in self.backward_moments)))
+
+    @cached_property
+    def backward_moments(self) -> tuple[tuple[int, int], ...]:
+        """For each unit, in the order of the units: what the units behind it changed (they free
+        what they saved), and most alive on top while its backward runs."""
+        change = 0
+        moments = []
         for unit in reversed(self.units):
-            is_last = unit is self.units[-1] and self.message_bytes > 0
-            own = unit.backward_peak_bytes(gradient_is_held=is_last)
-            peak = max(peak, change + own)
-            change -= unit.saved_bytes - (self.message_bytes if is_last else 0)
-            change += self.tied_gradient_bytes if unit.name == "head" else 0
-        return peak
+            held = self._output_bytes if unit is self.units[-1] else 0
+            held += self.tied_gradient_bytes if unit.name == "head" else 0
+            moments.append((change, unit.backward_peak_bytes(held)))
+            change += held - unit.saved_bytes
+        return tuple(reversed(moments))
 
 
 def _forward_peak(blocks: Sequence[BlockBooks]) -> int:
@@ -176,19 +195,20 @@ def _unsaved_peak(blocks: Sequence[BlockBooks]) -> int:
     peak, stream = 0, 0
     for block in blocks:
         peak = max(peak, stream + block.unsaved_forward_bytes)
-        if block.name in ("attention", "mlp"):
+        if block.name in _BODIES:
             stream = block.output_bytes
     return peak
 
 
 def _backward_peak(blocks: Sequence[BlockBooks], held: int) -> int:
-    """``held``: bytes of the output's gradient, if it is not freed when the last branch, whose
-    norm counts it, is done."""
+    """``held``: bytes that stay when the last branch (whose norm counts its gradient), or the last
+    block of another kind, is done."""
     peak = change = 0
     for number, block in enumerate(reversed(blocks)):
         peak = max(peak, change + block.backward_transient_bytes)
         change -= block.saved_bytes
-        change += held if number == 1 else 0
+        in_branch = blocks[-1].name in _BODIES
+        change += held if number == (1 if in_branch else 0) else 0
     return peak
 
 
@@ -227,7 +247,7 @@ def _stage_books(
 ) -> StageBooks:
     first, last = "embedding" in stage.holds, "head" in stage.holds
     units = [
-        *(_embedding_units(model, context) if first else ()),
+        *(_embedding_units(model, context, has_head=last) if first else ()),
         *_layer_units(model, context, stage, recompute),
         *(_head_units(model, context, label_smoothing, has_embedding=first) if last else ()),
     ]
@@ -251,9 +271,9 @@ def _tied_unit(model: ModelSpec, context: Context) -> UnitBooks:
     return UnitBooks("tied_embedding", (), own_parameters=(weight,))
 
 
-def _embedding_units(model: ModelSpec, context: Context) -> list[UnitBooks]:
+def _embedding_units(model: ModelSpec, context: Context, *, has_head: bool) -> list[UnitBooks]:
     tied = model.head.tied
-    books = embedding_books(model.embedding, context, tied=tied)
+    books = embedding_books(model.embedding, context, tied=tied, has_head=has_head)
     units = [_tied_unit(model, context)] if tied else []
     return [*units, UnitBooks("embedding", (books,))]
 

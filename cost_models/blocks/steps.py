@@ -100,10 +100,14 @@ class Step:
         return sum(tensor.num_bytes for tensor in self.kept)
 
 
-def chain(name: str, steps: Sequence[Step], *, input_bytes: int) -> BlockBooks:
+def chain(
+    name: str, steps: Sequence[Step], *, input_bytes: int, adds_to_stream: bool = False
+) -> BlockBooks:
     """The books of a block that runs ``steps`` in order.
 
-    ``input_bytes``: of the block's input, where it dies with a forward that keeps nothing.
+    Args:
+        input_bytes: of the block's input, where it dies with a forward that keeps nothing.
+        adds_to_stream: the output is the residual stream, whose gradient waits for the norm.
     """
     saved: list[SavedTensor] = []
     for index, step in enumerate(steps):
@@ -120,7 +124,7 @@ def chain(name: str, steps: Sequence[Step], *, input_bytes: int) -> BlockBooks:
         saved=tuple(saved),
         output_bytes=steps[-1].output_bytes,
         forward_transient_bytes=_forward_peak(steps) - total,
-        backward_transient_bytes=_backward_peak(steps),
+        backward_transient_bytes=_backward_peak(steps, steps[-1].output_bytes * adds_to_stream),
         unsaved_forward_bytes=_unsaved_forward_peak(steps, input_bytes),
     )
 
@@ -143,10 +147,10 @@ def _unsaved_forward_peak(steps: Sequence[Step], input_bytes: int) -> int:
     return peak
 
 
-def _backward_peak(steps: Sequence[Step]) -> int:
+def _backward_peak(steps: Sequence[Step], waiting: int) -> int:
     """Most bytes alive in backward beyond what was before (all kept, all outputs but the last, and
-    the last output's gradient)."""
-    peak = change = 0
+    the last output's gradient, of which ``waiting`` bytes are not freed)."""
+    peak, change = 0, 0
     for index in range(len(steps) - 1, -1, -1):
         step = steps[index]
         peak = max(peak, change + step.backward_transient_bytes)
@@ -154,6 +158,8 @@ def _backward_peak(steps: Sequence[Step]) -> int:
         # The output's gradient dies, that of the input (the output of the step before) lives, and
         # the input, which this step kept, dies with it: the two cancel.
         change -= step.output_bytes
+        if index == len(steps) - 1:
+            change += waiting
     return peak
 
 

@@ -44,22 +44,28 @@ class Moment:
         )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _cached_moments(
-    name: ScheduleName | None, pp: int, vpp: int, num_micro_batches: int, rank: int
-) -> tuple[Moment, ...]:
-    return moments(cached_program(name, pp, vpp, num_micro_batches), rank)
+    name: ScheduleName | None, pp: int, vpp: int, num_micro_batches: int
+) -> tuple[tuple[Moment, ...], ...]:
+    return moments(cached_program(name, pp, vpp, num_micro_batches))
 
 
-def moments_of(layout: Layout, rank: int) -> tuple[Moment, ...]:
-    """The moments of a pipeline rank of a layout; equal requests share them."""
-    key = (layout.schedule, layout.pp, layout.vpp, layout.micro_batches)
-    return _cached_moments(*key, rank)
+def moments_of(layout: Layout) -> tuple[tuple[Moment, ...], ...]:
+    """The moments of each pipeline rank of a layout; equal requests share them."""
+    return _cached_moments(layout.schedule, layout.pp, layout.vpp, layout.micro_batches)
 
 
-def moments(program: Program, rank: int) -> tuple[Moment, ...]:
-    """The distinct moments of a rank at which memory may peak, in the order of the schedule."""
-    proofs = _proofs_of_receipt(program)[rank]
+def moments(program: Program) -> tuple[tuple[Moment, ...], ...]:
+    """For each rank its distinct moments at which memory may peak, in the schedule's order."""
+    proofs = _proofs_of_receipt(program)
+    return tuple(
+        tuple(_undominated(_moments_of_rank(program, rank, proofs[rank])))
+        for rank in range(program.num_ranks)
+    )
+
+
+def _moments_of_rank(program: Program, rank: int, proofs: dict[int, list[int]]) -> list[Moment]:
     held: Counter[int] = Counter()
     sends: Counter[Work] = Counter()
     found: dict[Moment, None] = {}
@@ -71,11 +77,10 @@ def moments(program: Program, rank: int) -> tuple[Moment, ...]:
         action = item.actions[0]
         if action.kind in _FREES:
             held[action.stage] -= 1
-        work = program.works[item.work]
-        found[Moment(work, _counts(held), _counts(sends))] = None
+        found[Moment(program.works[item.work], _counts(held), _counts(sends))] = None
         if action.kind is ActionKind.FORWARD:
             held[action.stage] += 1
-    return tuple(_undominated(list(found)))
+    return list(found)
 
 
 def _counts(counter: Counter[K]) -> tuple[tuple[K, int], ...]:

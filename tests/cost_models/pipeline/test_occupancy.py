@@ -20,14 +20,14 @@ def most_held(found: tuple[Moment, ...], kind: ActionKind) -> int:
 def test_in_flight_under_1f1b(pp: int, m: int) -> None:
     program = cached_program(ScheduleName.ONE_F_ONE_B, pp, 1, m)
     for rank in range(pp):
-        found = moments(program, rank)
+        found = moments(program)[rank]
         others = min(pp - rank, m) - 1
         assert (most_held(found, F), most_held(found, B)) == (others, others)
 
 
 def test_in_flight_under_gpipe() -> None:
     program = cached_program(ScheduleName.GPIPE, 3, 1, 6)
-    assert [most_held(moments(program, rank), B) for rank in range(3)] == [5, 5, 5]
+    assert [most_held(moments(program)[rank], B) for rank in range(3)] == [5, 5, 5]
 
 
 def test_sends_are_held_until_the_receiver_answers() -> None:
@@ -37,30 +37,30 @@ def test_sends_are_held_until_the_receiver_answers() -> None:
     B1 proves that F1 arrived; B0 proves F0.
     """
     program = cached_program(ScheduleName.ONE_F_ONE_B, 2, 1, 4)
-    by_work = {m.work: dict(m.sends) for m in moments(program, 0)}
+    by_work = {m.work: dict(m.sends) for m in moments(program)[0]}
     assert by_work[0, B] == {(0, SEND_F): 1}
     assert by_work[0, F] == {(0, SEND_F): 1}
-    last = {m.work: dict(m.sends) for m in moments(program, 1)}
+    last = {m.work: dict(m.sends) for m in moments(program)[1]}
     assert last[1, F] == {(1, SEND_B): 1}
 
 
 def test_gpipe_holds_every_sent_output_until_the_first_gradient_comes() -> None:
     program = cached_program(ScheduleName.GPIPE, 2, 1, 5)
-    forward = next(m for m in moments(program, 0) if m.work == (0, F))
+    forward = next(m for m in moments(program)[0] if m.work == (0, F))
     assert dict(forward.sends) == {(0, SEND_F): 4}
-    backward = [m for m in moments(program, 0) if m.work == (0, B)]
+    backward = [m for m in moments(program)[0] if m.work == (0, B)]
     assert all(not m.sends for m in backward)
 
 
 def test_without_a_pipeline_one_micro_batch_at_a_time() -> None:
     stage = Stage(stage=0, rank=0, chunk=0, layers=(0, 1))
     layout = Layout(num_microbatches=3, stages=(stage,))
-    assert moments_of(layout, 0) == (Moment((0, F), (), ()), Moment((0, B), (), ()))
+    assert moments_of(layout) == ((Moment((0, F), (), ()), Moment((0, B), (), ())),)
 
 
 def test_moments_do_not_dominate_one_another() -> None:
     program = cached_program(ScheduleName.ONE_F_ONE_B, 4, 1, 12)
     for rank in range(4):
-        found = moments(program, rank)
+        found = moments(program)[rank]
         assert len(found) <= 6
         assert not any(a.holds_at_least(b) for a in found for b in found if a is not b)
