@@ -87,8 +87,10 @@ def _run_ranks(world: int, folder: Path) -> dict[int, int]:
 
 def explain_failures(job: Job, folder: Path, exit_codes: Mapping[int, int]) -> ShardwrightError:
     """The one error that tells why ranks ended: what killed one, else what one said."""
-    for rank, code in sorted(exit_codes.items()):
-        if code < 0 and -code != signal.SIGTERM:  # by which the agent ends the others
+    # The agent ends the other ranks with SIGTERM: of that alone none dies first.
+    causes = {r: code for r, code in exit_codes.items() if code != -signal.SIGTERM} or exit_codes
+    for rank, code in sorted(causes.items()):
+        if code < 0:
             return _killed(job, folder, rank, -code)
     said = [
         Failure.from_json(path.read_text(encoding="utf-8"))
@@ -97,7 +99,7 @@ def explain_failures(job: Job, folder: Path, exit_codes: Mapping[int, int]) -> S
     ]
     said.sort(key=lambda failure: failure.lost_peer)
     if not said:
-        rank, code = min(exit_codes.items())
+        rank, code = min(causes.items())
         return ShardwrightError(
             f"rank {rank} ended with exit code {code} {_when(job, folder)}",
             why="of an error of ours, shown above",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -12,6 +12,7 @@ from shardwright.hardware_profiles.device import (
     peak_memory_bytes,
     reset_peak_memory,
 )
+from shardwright.runtime.ledger import Ledger
 from shardwright.runtime.summary import RankMemory
 from shardwright.specs import Plan
 
@@ -23,12 +24,23 @@ class MemoryMeter:
         self._device = device
         self._has_own_peak = reset_peak_memory(device)
         self._bytes_before = allocated_memory_bytes(device)
+        self._ledger = Ledger() if device.type == "cpu" else None
         self._live_bytes: int | None = None
+
+    def building(self) -> AbstractContextManager[object]:
+        """Note the tensors that are made in the body: weights, gradients, optimizer state."""
+        return nullcontext() if self._ledger is None else self._ledger
 
     @contextmanager
     def measuring(self, *, is_due: bool) -> Iterator[None]:
-        """Count the tensors that are alive in the body, where it is due: that slows it down."""
-        yield
+        """Find the most bytes of tensors alive in the body, where it is due: that slows it down."""
+        if self._ledger is None or not is_due:
+            yield
+            return
+        self._ledger.reset_peak()
+        with self._ledger:
+            yield
+        self._live_bytes = self._ledger.peak_bytes
 
     def result(self, plan: Plan, rank: int, pp_rank: int) -> RankMemory:
         """What was used up to now."""

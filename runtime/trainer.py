@@ -81,18 +81,7 @@ class Trainer:
         self.facts = RunFacts.of(plan, samples.fingerprint)
         self.memory = MemoryMeter(member.device)
         self.groups = ParallelGroups.create(plan.layout, timeout=member.timeout)
-        stage = build_stage(
-            plan.model, plan.layout, plan.training, self.groups.coordinates.pp, self.groups,
-            device=member.device,
-        )  # fmt: skip
-        audit(plan, stage, self.groups, self.facts)
-        self.step = TrainStep(
-            stage,
-            plan.layout,
-            plan.training,
-            self.groups,
-            plan.schedule or schedule_of(plan.layout),
-        )
+        self.step = self._build()
         self.batches = BatchSource.of(
             samples, plan.training, plan.layout, self.groups.coordinates.dp
         )
@@ -102,6 +91,18 @@ class Trainer:
         self.metrics_path = metrics_path
         self.records: list[StepRecord] = []
         self.steps_done = self.steps_saved = 0
+
+    def _build(self) -> TrainStep:
+        plan, groups = self.job.plan, self.groups
+        with self.memory.building():
+            stage = build_stage(
+                plan.model, plan.layout, plan.training, groups.coordinates.pp, groups,
+                device=self.member.device,
+            )  # fmt: skip
+        audit(plan, stage, groups, self.facts)
+        schedule = plan.schedule or schedule_of(plan.layout)
+        with self.memory.building():
+            return TrainStep(stage, plan.layout, plan.training, groups, schedule)
 
     def run(self) -> RunSummary | None:
         """Train up to the job's last step, or until a signal asks to stop."""
@@ -158,16 +159,17 @@ class Trainer:
     def _do_step(self, step: int) -> StepRecord:
         training = self.job.plan.training
         rate = learning_rate(training.optimizer, step - 1, self.job.steps)
-        with self.memory.measuring(is_due=len(self.records) == 1 or self.job.steps == 1):
-            synchronize(self.member.device)
-            start = time.perf_counter()
-            batches = [
-                (tokens.to(self.member.device), labels.to(self.member.device))
-                for tokens, labels in self.batches.micro_batches(step - 1)
-            ]
+        is_due = len(self.records) == 1 or step == self.job.steps == 1
+        synchronize(self.member.device)
+        start = time.perf_counter()
+        batches = [
+            (tokens.to(self.member.device), labels.to(self.member.device))
+            for tokens, labels in self.batches.micro_batches(step - 1)
+        ]
+        with self.memory.measuring(is_due=is_due):
             result = self.step.run(batches, rate)
-            synchronize(self.member.device)
-            duration_s = time.perf_counter() - start
+        synchronize(self.member.device)
+        duration_s = time.perf_counter() - start
         self._require_finite(step, result)
         return StepRecord(
             step=step,
@@ -242,7 +244,7 @@ def _signals_as_wishes() -> Iterator[list[int]]:
 
     def note(number: int, frame: object) -> None:
         asked.append(number)
-        signal.signal(number, before[number])
+        signal.signal(number, before[signal.Signals(number)])
 
     try:
         for number in numbers:
