@@ -1,0 +1,239 @@
+"""The books hold: what a running stage does, saves and allocates is what `stage_books` says."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+
+from shardwright.cost_models.blocks.operations import Attention, Collective, Matmul, Operation
+from shardwright.cost_models.blocks.stage import StageBooks, stage_books
+from shardwright.runtime.ledger import (
+    CollectiveRecord,
+    Ledger,
+    MissingFlopFormulaError,
+    note_storage_resized,
+)
+from shardwright.runtime.models import StageModule, build_stage
+from shardwright.runtime.parallel.dtypes import promoted, torch_dtype
+from shardwright.specs import Layout, Precision, Recompute, SoftwareSpec, TrainingSpec
+from tests.distributed import run_on_ranks
+from tests.runtime.tiny_models import MODELS, tensor_parallel_groups
+
+
+@dataclass(frozen=True)
+class Case:
+    """One stage of one model under one sharding."""
+
+    model: str
+    precision: str
+    tp: int
+    sequence_parallel: bool
+    recompute: bool
+    num_stages: int
+    stage: int
+    batch: int
+    seq_len: int
+    label_smoothing: float = 0.1
+
+    def training(self) -> TrainingSpec:
+        return TrainingSpec(
+            global_batch=self.batch, seq_len=self.seq_len, precision=Precision(self.precision),
+            label_smoothing=self.label_smoothing,
+        )  # fmt: skip
+
+    def layout(self) -> Layout:
+        return Layout.of(
+            MODELS[self.model], self.training(), tp=self.tp, pp=self.num_stages,
+            micro_batch=self.batch, sequence_parallel=self.sequence_parallel,
+            recompute=Recompute(policy="full" if self.recompute else "none"),
+        )  # fmt: skip
+
+
+STAGES = ((1, 0), (3, 0), (3, 1), (3, 2))
+"""(stages, stage): the whole model, and the first, middle and last of three."""
+
+
+def cases(tp: int) -> Iterator[Case]:
+    """Every combination on two models; fewer on those that differ from them in a detail."""
+    sequence = (False, True) if tp > 1 else (False,)
+    shapes = ((1, 12), (2, 10))  # whole and uneven shards; a batch of one needs no copies
+    for model in ("gpt2", "llama"):
+        for combination in itertools.product(
+            ("fp64", "fp32", "bf16"), sequence, (False, True), STAGES, shapes
+        ):
+            precision, sp, again, (num_stages, stage), (batch, seq_len) = combination
+            yield Case(model, precision, tp, sp, again, num_stages, stage, batch, seq_len)
+    for model, sp, again in itertools.product(
+        ("llama-tied-biased", "llama-shared-kv", "llama-window"), sequence, (False, True)
+    ):
+        yield Case(model, "fp32", tp, sp, again, 1, 0, 2, 11, label_smoothing=0.0)
+        yield Case(model, "bf16", tp, sp, again, 1, 0, 1, 11, label_smoothing=0.0)
+
+
+@dataclass
+class Measured:
+    flops: int
+    collectives: list[CollectiveRecord]
+    peak_bytes: int
+
+
+def measure(case: Case) -> tuple[Measured, Measured, int, StageModule]:
+    """Forward and backward of one micro-batch as a pipeline runs it, and the bytes saved."""
+    torch.manual_seed(0)
+    groups = tensor_parallel_groups(case.tp, pp=case.num_stages, stage=case.stage)
+    stage = build_stage(MODELS[case.model], case.layout(), case.training(), case.stage, groups)
+    accumulate_gradients(stage.parameters(), torch_dtype(case.training().dtypes.gradient))
+    labels = torch.randint(0, 37, (case.batch, case.seq_len))
+    x = labels if case.stage == 0 else stage.new_hidden(case.batch, case.seq_len).normal_()
+    if case.stage > 0:
+        x.requires_grad_()
+    gradient = _output_gradient(case, stage)
+    ledger = Ledger()
+    with ledger:
+        mark = ledger.mark()
+        edge = get_gradient_edge(stage(x, labels))
+        saved_bytes = ledger.bytes_since(mark)
+        forward = Measured(ledger.flops, ledger.collectives, ledger.peak_bytes)
+        ledger.flops, ledger.collectives, live = 0, [], ledger.live_bytes
+        ledger.reset_peak()
+        torch.autograd.backward([edge], [gradient])
+        backward = Measured(ledger.flops, ledger.collectives, ledger.peak_bytes - live)
+    return forward, backward, saved_bytes, stage
+
+
+def _output_gradient(case: Case, stage: StageModule) -> Tensor:
+    if case.stage < case.num_stages - 1:
+        return stage.new_hidden(case.batch, case.seq_len).normal_()
+    return torch.ones((), dtype=promoted(torch_dtype(case.training().dtypes.parameter)))
+
+
+def accumulate_gradients(parameters: Iterable[nn.Parameter], dtype: torch.dtype) -> None:
+    """Add each gradient to a buffer as soon as it is there, and free it."""
+
+    def add(buffer: Tensor, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        buffer.add_(parameter.grad)
+        parameter.grad = None
+
+    for parameter in parameters:
+        buffer = torch.zeros(parameter.shape, dtype=dtype)
+        parameter.register_post_accumulate_grad_hook(functools.partial(add, buffer))
+
+
+def flops_of(operations: Iterable[Operation]) -> int:
+    return sum(op.flops for op in operations if isinstance(op, Matmul | Attention))
+
+
+def collectives_of(operations: Iterable[Operation], tp: int) -> list[CollectiveRecord]:
+    return [
+        CollectiveRecord(op.kind, op.input_bytes, tuple(range(tp)))
+        for op in operations
+        if isinstance(op, Collective)
+    ]
+
+
+def differences(case: Case) -> list[str]:
+    """Where the ledger and the books of this rank disagree, in words."""
+    forward, backward, saved_bytes, stage = measure(case)
+    tp_rank = tensor_parallel_groups(case.tp).rank
+    books = stage_books(
+        MODELS[case.model], case.training(), SoftwareSpec(), case.layout(), case.stage, tp_rank
+    )
+    forward_ops = [op for unit in books.units for op in unit.forward]
+    backward_ops = [op for unit in reversed(books.units) for op in unit.backward]
+    compared = {
+        "forward flops": (forward.flops, flops_of(forward_ops)),
+        "backward flops": (backward.flops, flops_of(backward_ops)),
+        "forward collectives": (forward.collectives, collectives_of(forward_ops, case.tp)),
+        "backward collectives": (backward.collectives, collectives_of(backward_ops, case.tp)),
+        "saved bytes": (saved_bytes, books.saved_bytes),
+        "forward peak": (forward.peak_bytes, books.forward_peak_bytes),
+        "backward peak": (backward.peak_bytes, books.backward_peak_bytes),
+        "parameters": (_parameters_of_module(stage), _parameters_of_books(books)),
+    }
+    return [
+        f"{case}, rank {tp_rank}: {what}: measured {measured}, booked {booked}"
+        for what, (measured, booked) in compared.items()
+        if measured != booked
+    ]
+
+
+def _parameters_of_module(stage: StageModule) -> list[tuple[object, ...]]:
+    return [
+        (unit.unit_name, shard.name, shard.global_shape, tuple(parameter.shape),
+         shard.tp_replicated, shard.weight_decay)
+        for unit in stage.units
+        for parameter in unit.parameters()
+        for shard in [parameter.shard]  # type: ignore[attr-defined]
+    ]  # fmt: skip
+
+
+def _parameters_of_books(books: StageBooks) -> list[tuple[object, ...]]:
+    return [
+        (unit.name, p.name, p.global_shape, p.local_shape, p.tp_replicated, p.weight_decay)
+        for unit in books.units
+        for p in unit.parameters
+    ]
+
+
+def all_differences(tp: int) -> list[str]:
+    return [difference for case in cases(tp) for difference in differences(case)]
+
+
+def test_books_of_one_rank_hold() -> None:
+    assert all_differences(1) == []
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("tp", [2, 3, 4])
+def test_books_of_tensor_parallel_ranks_hold(tp: int) -> None:
+    results = run_on_ranks(tp, [functools.partial(all_differences, tp)])
+    assert [rank[0] for rank in results] == [[]] * tp
+
+
+def test_a_product_without_formula_is_refused() -> None:
+    with pytest.raises(MissingFlopFormulaError, match=r"aten\.mv"), Ledger():
+        torch.mv(torch.ones(2, 2), torch.ones(2))
+
+
+def test_flops_by_torch_and_by_our_formula() -> None:
+    q = torch.randn(2, 4, 5, 8, requires_grad=True)
+    kv = torch.randn(2, 2, 5, 8)
+    with Ledger() as ledger:
+        torch.addmm(torch.ones(3), torch.ones(2, 7), torch.ones(7, 3))
+        assert ledger.flops == 2 * 2 * 3 * 7
+        attend = functools.partial(
+            nn.functional.scaled_dot_product_attention, is_causal=True, enable_gqa=True
+        )
+        attend(q, kv, kv).sum().backward()  # type: ignore[no-untyped-call]
+    assert ledger.flops == 2 * 2 * 3 * 7 + (2 + 5) * 2 * (2 * 4 * 5 * 5 * 8)
+
+
+def test_live_bytes_follow_allocation_freeing_and_resizing() -> None:
+    old = torch.zeros(100)
+    with Ledger() as ledger:
+        view = old[10:]  # of a storage that was there before: not counted
+        made = torch.zeros(10)
+        also = made[2:]
+        mark = ledger.mark()
+        bigger = also + view[:8]
+        assert (ledger.live_bytes, ledger.bytes_since(mark)) == (40 + 32, 32)
+        del bigger
+        assert (ledger.live_bytes, ledger.peak_bytes, ledger.bytes_since(mark)) == (40, 72, 0)
+        del made
+        assert ledger.live_bytes == 40  # the view keeps it
+        also.untyped_storage().resize_(0)
+        note_storage_resized(also)
+        assert ledger.live_bytes == 0
+        also.untyped_storage().resize_(400)
+        note_storage_resized(also)
+        assert (ledger.live_bytes, ledger.peak_bytes) == (400, 400)
+        del also
+        assert ledger.live_bytes == 0
