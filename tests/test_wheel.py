@@ -41,14 +41,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )  # fmt: skip
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree / name)
-    folder = tmp_path_factory.mktemp("wheel")
+    built = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
-         "--wheel-dir", str(folder), str(tree)],
+         "--wheel-dir", str(built), str(tree)],
         check=True, timeout=120,
     )  # fmt: skip
-    (built,) = folder.glob("*.whl")
-    return built
+    (wheel_file,) = built.glob("*.whl")
+    return wheel_file
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,142 @@
+"""`plan` from the command line to the answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwright.cli import execute
+from shardwright.specs import Plan
+from tests.cli import samples
+from tools.sources import ROOT
+
+GPT2 = ("plan", "gpt2", "--cluster", "dgx-h100", "--gpus", "4", "--global-batch", "16")
+
+LAYOUT_KEYS = {
+    "tp", "cp", "pp", "vpp", "dp", "ep", "etp", "micro_batch", "num_microbatches", "zero",
+    "zero_shard_degree", "expert_zero_shard_degree", "sequence_parallel", "recompute", "offload",
+    "loss_chunks", "compile", "schedule", "stages", "stage_meshes",
+}  # fmt: skip
+PREDICTION_KEYS = {
+    "step_time_s", "step_time_band_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu",
+    "bubble_fraction", "peak_memory_bytes", "memory_capacity_bytes", "memory_verdict", "breakdown",
+}  # fmt: skip
+CERTIFICATE_KEYS = {
+    "considered", "excluded_by_rules", "excluded_by_memory", "excluded_by_bound",
+    "excluded_by_dominance", "simulated", "optimal", "gap", "space", "search_s",
+}  # fmt: skip
+
+
+def test_json_has_the_keys_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*GPT2, "--json"]) == 0
+    out, _ = capsys.readouterr()
+    answer = json.loads(out)
+    assert {"schema", "feasible", "assumed", "layout", "prediction", "certificate", "ties",
+            "alternatives", "reasons", "suggestions"} <= set(answer)  # fmt: skip
+    assert set(answer["layout"]) >= LAYOUT_KEYS
+    assert set(answer["prediction"]) >= PREDICTION_KEYS
+    assert set(answer["certificate"]) >= CERTIFICATE_KEYS
+    assert answer["feasible"] is True
+    assert answer["assumed"] == {"seq_len": "1024", "precision": "bf16", "optimizer": "adamw"}
+    breakdown = answer["prediction"]["breakdown"]
+    assert sum(breakdown.values()) == pytest.approx(answer["prediction"]["step_time_s"])
+
+
+def test_text_says_all_that_the_design_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*GPT2, "--top", "3", "--tokens", "300B"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("gpt2: 124,439,808 parameters" in line for line in lines)
+    assert any("1 node x 4 = 4 x H100-SXM5-80GB" in line for line in lines)
+    assert any(line.startswith("assumed:  seq_len 1024") for line in lines)
+    assert sum(" * " in line for line in lines) == 1
+    assert sum(line.strip()[:2] in ("1 ", "2 ", "3 ") for line in lines) == 3
+    assert any("none better under this model" in line for line in lines)
+    assert any("300,000,000,000 tokens take" in line for line in lines)
+    assert lines[-1].startswith("next: ")
+
+
+def test_the_plan_file_round_trips_and_names_its_command(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    for _ in range(2):  # an older plan is replaced
+        assert execute([*GPT2, "-o", str(path)]) == 0
+    plan = Plan.load(path)
+    assert plan.to_json() == path.read_text()
+    assert plan.provenance.profile_source == "dgx-h100"
+    assert plan.cluster.num_devices == 4
+
+
+def test_another_file_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("my notes")
+    assert execute([*GPT2, "-o", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert (out, path.read_text()) == ("", "my notes")
+    assert "--force" in err
+    assert execute([*GPT2, "-o", str(path), "--force"]) == 0
+    assert Plan.load(path).model.name == "gpt2"
+
+
+def test_fixed_and_forbidden_choices_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*GPT2, "--fix", "tp=2,pp=2", "--forbid", "recompute", "--json"]) == 0
+    layout = json.loads(capsys.readouterr().out)["layout"]
+    assert (layout["tp"], layout["pp"]) == (2, 2)
+    assert {entry["policy"] for entry in layout["recompute"]} == {"none"}
+
+
+def test_what_does_not_fit_ends_with_3_and_says_by_how_much(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["plan", "llama-3.1-70b", "--cluster", "dgx-h100", "--gpus", "2",
+               "--global-batch", "8"]  # fmt: skip
+    assert execute([*command, "--json"]) == 3
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert answer["feasible"] is False
+    assert answer["layout"] is None
+    assert "bytes" in answer["reasons"][0]
+    assert answer["suggestions"]
+    assert err.splitlines()[-1].startswith("error: ")
+    assert execute(command) == 3
+    out, _ = capsys.readouterr()
+    assert answer["reasons"][0].split(":")[0] in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param(["--objective", "cost"], "step-time", id="objective"),
+        pytest.param(["--precision", "bf61"], "bf16", id="precision"),
+        pytest.param(["--fix", "tq=2"], "tp", id="fix-unknown-name"),
+        pytest.param(["--fix", "tp"], "name=value", id="fix-no-value"),
+        pytest.param(["--seq-len", "4k"], "1024", id="beyond-the-model-s-positions"),
+        pytest.param(["--nodes", "2"], "gpus", id="gpus-and-nodes"),
+    ],
+)
+def test_wrong_options_end_with_2(
+    capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    assert execute([*GPT2, *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.splitlines()[-1].startswith("error: ")
+
+
+def test_a_model_s_notes_go_to_stderr(caplog: pytest.LogCaptureFixture) -> None:
+    assert execute([*GPT2, "--json"]) == 0
+    assert any("dropout" in record.getMessage() for record in caplog.records)
+
+
+def test_the_demo_s_model_and_a_sample_cluster_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cluster.json"
+    path.write_text(samples.cluster().to_json())
+    config = ROOT / "examples" / "demo" / "config.json"
+    command = ["plan", str(config), "--cluster", str(path), "--global-batch", "16", "--json"]
+    assert execute(command) == 0
+    assert json.loads(capsys.readouterr().out)["assumed"]["seq_len"] == "512"
