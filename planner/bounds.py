@@ -1,11 +1,11 @@
 """Admissible lower bounds on step time and memory of layouts whose boundaries are still open.
 
-Everything here is built from `UnitPrices`: what each indivisible unit of the model (embedding, each
-layer, final norm with head) costs at least under one `Choices`, taken from the same priced
-operations as the simulation. Stage i of a cut holds units [a, e); its forward pass takes f_i, its
-backward pass b_i, each with the receive that the rank waits for before it; W_i = f_i + b_i; m is
-the number of micro-batches. The makespan of a pipeline is the longest path through its actions, so
-the length of *any* path is a lower bound. `StageBounds` takes, for every stage, paths that end on
+Everything here is built from `UnitSeconds` and `UnitBytes`: what each indivisible unit of the model
+(embedding, each layer, final norm with head) costs at least under one `Choices`, taken from the
+same priced operations as the simulation. Stage i of a cut holds units [a, e); its forward pass
+takes f_i, its backward pass b_i, each with the receive that the rank waits for before it;
+W_i = f_i + b_i; m is the number of micro-batches. The makespan of a pipeline is the longest path
+through its actions, so the length of *any* path is a lower bound. `StageBounds` takes, for every stage, paths that end on
 stage 0 and depend on the cut only through that stage's own units:
 
 - stay: down to stage i, all its 2m actions, and up again: sum_{j<i} W_j + m W_i
@@ -41,8 +41,8 @@ not exceed what it bounds."""
 
 
 @dataclass(frozen=True, slots=True)
-class UnitPrices:
-    """The least that each unit costs on one rank, under one `Choices`. Arrays are [units] long,
+class UnitSeconds:
+    """The least that each unit takes on one rank, under one `Choices`. Arrays are [units] long,
     in model order, but for the two receives, which are [pp] long."""
 
     forward_s: Floats
@@ -63,13 +63,22 @@ class UnitPrices:
     """What every step pays once: counts, the norm, barriers."""
     shared_work_s: float
     """What the pipeline takes where ranks share cores and these never rest; 0 = none shared."""
-    state_bytes: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class UnitBytes:
+    """The least that each unit holds on one rank, under one `Choices`; margins are in it."""
+
+    state: Floats
     """Weights, gradients and optimizer state."""
-    saved_bytes: Floats
-    """Kept from forward to backward for one micro-batch."""
-    peak_bytes: Floats
-    """Of one unit while it runs: the most alive beyond state and what earlier units saved."""
-    fixed_bytes: float
+    saved: Floats
+    """Kept from forward to backward for one micro-batch, its output included."""
+    peak: Floats
+    """While the unit runs: the most alive beyond state and what earlier units saved."""
+    hidden: float
+    """The hidden states of one micro-batch, which a stage receives and sends on."""
+    fixed: float
+    """On every rank, whatever its stage holds."""
 
 
 class Pricer(Protocol):
@@ -79,14 +88,17 @@ class Pricer(Protocol):
     def capacity_bytes(self) -> int:
         """Usable memory of a device."""
 
-    def prices(self, choices: Choices) -> UnitPrices:
-        """Lower bounds for every unit."""
+    def unit_seconds(self, choices: Choices) -> UnitSeconds:
+        """Lower bounds on the time of every unit."""
+
+    def unit_bytes(self, choices: Choices) -> UnitBytes:
+        """Lower bounds on the memory of every unit."""
 
     def predict(self, layout: Layout) -> Prediction:
         """The simulated step."""
 
 
-def quick_step_bound_s(choices: Choices, prices: UnitPrices) -> float:
+def quick_step_bound_s(choices: Choices, seconds: UnitSeconds) -> float:
     """A bound over all cuts, in a few additions.
 
     The slowest stage takes sum W / pp at least, and as long as the slowest unit. For 1F1B with
@@ -95,29 +107,29 @@ def quick_step_bound_s(choices: Choices, prices: UnitPrices) -> float:
     positive, counts every W_j exactly K = (m - 1) / pp times beyond the first.
     """
     pp, m = choices.pp, choices.num_microbatches
-    forward = float(prices.forward_s.sum() + prices.receive_forward_s.sum())
-    backward = float(prices.backward_s.sum() + prices.receive_backward_s.sum())
+    forward = float(seconds.forward_s.sum() + seconds.receive_forward_s.sum())
+    backward = float(seconds.backward_s.sum() + seconds.receive_backward_s.sum())
     work = forward + backward
-    slowest = max(work / pp, float((prices.forward_s + prices.backward_s).max()))
-    pipeline = max(work, m * slowest, prices.shared_work_s)
+    slowest = max(work / pp, float((seconds.forward_s + seconds.backward_s).max()))
+    pipeline = max(work, m * slowest, seconds.shared_work_s)
     if choices.schedule != ScheduleName.ONE_F_ONE_B or m > pp:
         pipeline = max(pipeline, work + (m - 1) * work / pp)
-    reduction = float(prices.reduction_s[0]) + prices.tied_sum_s
-    optimizer = max(float(prices.optimizer_s.sum()) / pp, float(prices.optimizer_s.max()))
-    return (prices.fixed_s + pipeline + reduction + optimizer) * (1 - SLACK)
+    reduction = float(seconds.reduction_s[0]) + seconds.tied_sum_s
+    optimizer = max(float(seconds.optimizer_s.sum()) / pp, float(seconds.optimizer_s.max()))
+    return (seconds.fixed_s + pipeline + reduction + optimizer) * (1 - SLACK)
 
 
-def quick_memory_bound_bytes(choices: Choices, prices: UnitPrices) -> float:
+def quick_memory_bound_bytes(choices: Choices, unit_bytes: UnitBytes) -> float:
     """The least peak over all cuts: the fullest stage holds the mean at least.
 
-    Each stage keeps one micro-batch at least, and under GPipe all of them.
+    Each stage keeps one micro-batch at least, and under GPipe all of them. Over all stages, what
+    they receive and do not keep of their outputs cancels out.
     """
     in_flight = min(micro_batches_in_flight(choices))
-    states = float(prices.state_bytes.sum())
-    saved = float(prices.saved_bytes.sum())
+    states, saved = float(unit_bytes.state.sum()), float(unit_bytes.saved.sum())
     mean = (states + (in_flight - 1) * saved) / choices.pp
-    fullest = max(mean, float((prices.state_bytes + prices.peak_bytes).max()))
-    return prices.fixed_bytes + fullest
+    fullest = max(mean, float((unit_bytes.state + unit_bytes.peak).max()))
+    return (unit_bytes.fixed + fullest) * (1 - SLACK)
 
 
 def micro_batches_in_flight(choices: Choices) -> list[int]:
@@ -135,22 +147,29 @@ class StageBounds:
     (stage i, first unit a, first unit after it e), infinite where no cut has such a stage or it
     does not fit into memory."""
 
-    def __init__(self, choices: Choices, prices: UnitPrices, capacity_bytes: float) -> None:
+    def __init__(
+        self,
+        choices: Choices,
+        seconds: UnitSeconds,
+        unit_bytes: UnitBytes,
+        capacity_bytes: float,
+    ) -> None:
         self.choices = choices
-        self.prices = prices
-        self.num_units = len(prices.forward_s)
-        self._forward, self._backward = _sums(prices.forward_s), _sums(prices.backward_s)
-        self._receives = (_sums(prices.receive_forward_s), _sums(prices.receive_backward_s))
+        self.seconds = seconds
+        self.unit_bytes = unit_bytes
+        self.num_units = len(seconds.forward_s)
+        self._forward, self._backward = _sums(seconds.forward_s), _sums(seconds.backward_s)
+        self._receives = (_sums(seconds.receive_forward_s), _sums(seconds.receive_backward_s))
         self.possible = self._possible()
         self.fits = self.possible & (self.memory_bytes() <= capacity_bytes)
         path_s = self._path_s()
-        self.first_reduction_s = _sums(prices.reduction_s) + prices.tied_sum_s
+        self.first_reduction_s = _sums(seconds.reduction_s) + seconds.tied_sum_s
         """[e]: what follows the last backward of stage 0 if it ends before unit e."""
-        self.path_s = np.where(self.fits, np.maximum(path_s, prices.shared_work_s), np.inf)
+        self.path_s = np.where(self.fits, np.maximum(path_s, seconds.shared_work_s), np.inf)
         """Until stage 0 has done its last backward."""
         self.own_path_s = np.where(self.fits, self._own_path_s(path_s), np.inf)
         """Until the stage itself has reduced its gradients."""
-        self.optimizer_s = np.where(self.fits, _spans(prices.optimizer_s), np.inf)
+        self.optimizer_s = np.where(self.fits, _spans(seconds.optimizer_s), np.inf)
 
     def step_s(self, path_s: float, own_path_s: float, optimizer_s: float, first: int) -> float:
         """The bound of a cut from the largest entry of each kind over its stages.
@@ -159,7 +178,7 @@ class StageBounds:
         update; ``first`` is the first unit that stage 0 does not hold.
         """
         until_norm = max(path_s + float(self.first_reduction_s[first]), own_path_s)
-        return (self.prices.fixed_s + until_norm + optimizer_s) * (1 - SLACK)
+        return (self.seconds.fixed_s + until_norm + optimizer_s) * (1 - SLACK)
 
     def cut_step_s(self, starts: Sequence[int]) -> float:
         """The bound of one cut, given the first unit of stages 1, 2, ...; infinite: too big."""
@@ -176,19 +195,24 @@ class StageBounds:
         return max(float(needed[i, bounds[i], bounds[i + 1]]) for i in range(self.choices.pp))
 
     def memory_bytes(self) -> Floats:
-        """The least peak of each stage: its state, what earlier micro-batches saved, and the unit
-        at which the current one peaks."""
-        prices = self.prices
-        saved = _sums(prices.saved_bytes)
-        reached = saved[:-1] + prices.peak_bytes
-        size = self.num_units + 1
+        """The least peak of each stage: its state, what earlier micro-batches saved, the input of
+        the current one, and the unit at which this peaks.
+
+        What a stage sends on goes with the send, and what it receives is saved with it.
+        """
+        held = self.unit_bytes
+        pp, size = self.choices.pp, self.num_units + 1
+        saved = _sums(held.saved)
+        reached = saved[:-1] + held.peak
         peak = np.full((size, size), -np.inf)
         for first in range(self.num_units):
             peak[first, first + 1 :] = np.maximum.accumulate(reached[first:]) - saved[first]
         earlier = np.array(micro_batches_in_flight(self.choices), dtype=np.float64) - 1
-        held = earlier[:, None, None] * _spans(prices.saved_bytes)
-        total: Floats = prices.fixed_bytes + _spans(prices.state_bytes) + held + peak
-        return total
+        received, sent = np.full(pp, held.hidden), np.full(pp, held.hidden)
+        received[0] = sent[-1] = 0
+        saved_by_stage = _spans(held.saved) + (received - sent)[:, None, None]
+        total: Floats = held.fixed + _spans(held.state) + earlier[:, None, None] * saved_by_stage
+        return (total + received[:, None, None] + peak) * (1 - SLACK)
 
     def _possible(self) -> NDArray[np.bool_]:
         """Stages that leave one unit at least to every other stage."""
@@ -204,8 +228,8 @@ class StageBounds:
     def _path_s(self) -> Floats:
         """The longest of the paths named at the top of this file."""
         m, pp = self.choices.num_microbatches, self.choices.pp
-        forward = _spans(self.prices.forward_s) + self.prices.receive_forward_s[:, None, None]
-        backward = _spans(self.prices.backward_s) + self.prices.receive_backward_s[:, None, None]
+        forward = _spans(self.seconds.forward_s) + self.seconds.receive_forward_s[:, None, None]
+        backward = _spans(self.seconds.backward_s) + self.seconds.receive_backward_s[:, None, None]
         work = forward + backward
         total = self._forward[-1] + self._backward[-1] + sum(sums[-1] for sums in self._receives)
         before = self._work_before_s()
@@ -228,8 +252,8 @@ class StageBounds:
     def _own_path_s(self, path_s: Floats) -> Floats:
         """A path ends on stage i instead of stage 0, and its reductions follow."""
         backward_before = self._backward[None, :, None] + self._receives[1][:-1][:, None, None]
-        own: Floats = path_s - backward_before + _spans(self.prices.reduction_s)
-        own[-1] += self.prices.tied_sum_s
+        own: Floats = path_s - backward_before + _spans(self.seconds.reduction_s)
+        own[-1] += self.seconds.tied_sum_s
         return own
 
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from shardwright.planner.bounds import (
     Pricer,
     StageBounds,
-    UnitPrices,
+    UnitBytes,
+    UnitSeconds,
     quick_memory_bound_bytes,
     quick_step_bound_s,
 )
@@ -84,7 +85,8 @@ class _Node:
     """One `Choices` on its way through the tiers."""
 
     choices: Choices
-    prices: UnitPrices
+    seconds: UnitSeconds
+    unit_bytes: UnitBytes
     cuts: CutsInOrder | None = None
     best: Priced | None = None
 
@@ -162,12 +164,13 @@ class _Search:
         if dominator(choices) in self.valid:
             self.excluded_by_dominance += num_cuts
             return
-        prices = self.pricer.prices(choices)
-        if quick_memory_bound_bytes(choices, prices) > self.pricer.capacity_bytes:
+        unit_bytes = self.pricer.unit_bytes(choices)
+        if quick_memory_bound_bytes(choices, unit_bytes) > self.pricer.capacity_bytes:
             self.excluded_by_memory += num_cuts
             return
-        bound_s = quick_step_bound_s(choices, prices)
-        self.heap.append((bound_s, choices.key, _Node(choices, prices)))
+        seconds = self.pricer.unit_seconds(choices)
+        bound_s = quick_step_bound_s(choices, seconds)
+        self.heap.append((bound_s, choices.key, _Node(choices, seconds, unit_bytes)))
 
     def _advance_until(self, is_over: Callable[[], bool]) -> None:
         while self.heap and not is_over():
@@ -183,7 +186,9 @@ class _Search:
 
     def _open(self, node: _Node) -> CutsInOrder:
         """Bound every stage of the node's cuts, and count the cuts that do not fit."""
-        bounds = StageBounds(node.choices, node.prices, self.pricer.capacity_bytes)
+        bounds = StageBounds(
+            node.choices, node.seconds, node.unit_bytes, self.pricer.capacity_bytes
+        )
         num_cuts = self.space.num_cuts(node.choices.pp)
         fixed = self.space.fixed_boundaries
         if fixed is None:
@@ -197,7 +202,7 @@ class _Search:
     def _simulate(self, node: _Node, cut: Cut) -> None:
         layout = node.choices.layout(self.problem, tuple(unit - 1 for unit in cut))
         prediction = self.pricer.predict(layout)
-        if prediction.memory_verdict == "does_not_fit":
+        if prediction.memory_verdict != "fits":
             self.excluded_by_memory += 1
             return
         self.simulated += 1

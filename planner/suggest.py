@@ -102,14 +102,14 @@ def _suggestion(change: _Change, fitting: Priced) -> Suggestion:
 
 def _least_memory(problem: Problem, space: Space, pricer: Pricer) -> tuple[Choices, Cut]:
     """The layout whose bound on memory is least, the plainer where several are."""
-    priced = [(choices, pricer.prices(choices)) for choices in space.valid]
-    quick = [(quick_memory_bound_bytes(*pair), *pair) for pair in priced]
+    held = [(choices, pricer.unit_bytes(choices)) for choices in space.valid]
+    quick = [(quick_memory_bound_bytes(*pair), *pair) for pair in held]
     quick.sort(key=lambda entry: (entry[0], entry[1].key))
     best: tuple[float, Choices, Cut] | None = None
-    for bound_bytes, choices, prices in quick:
+    for bound_bytes, choices, unit_bytes in quick:
         if best is not None and bound_bytes >= best[0]:
             break
-        bounds = StageBounds(choices, prices, 0)
+        bounds = StageBounds(choices, pricer.unit_seconds(choices), unit_bytes, 0)
         if space.fixed_boundaries is not None:
             cut = tuple(layer + 1 for layer in space.fixed_boundaries)
             needed_bytes = bounds.cut_memory_bytes(cut)

@@ -11,7 +11,7 @@ import pytest
 from shardwright.cost_models.pipeline.makespan import PipelineCosts, simulate
 from shardwright.cost_models.pipeline.program import program_of
 from shardwright.hardware_profiles.profile import HardwareProfile, ProfileProvenance
-from shardwright.planner.bounds import UnitPrices
+from shardwright.planner.bounds import UnitBytes, UnitSeconds
 from shardwright.planner.choices import Choices
 from shardwright.planner.problem import Problem
 from shardwright.specs import (
@@ -94,10 +94,8 @@ class InventedCosts:
     seed: int
     capacity_bytes: int = GIB
 
-    def prices(self, choices: Choices) -> UnitPrices:
-        draw = np.random.default_rng(
-            [self.seed, choices.tp, choices.micro_batch, choices.sequence_parallel]
-        )
+    def unit_seconds(self, choices: Choices) -> UnitSeconds:
+        draw = self._draw(choices, "seconds")
         units = self.problem.num_units
         forward = draw.uniform(0.5, 1.5, units) * choices.micro_batch / choices.tp**0.7
         backward = draw.uniform(1.0, 3.0, units) * choices.micro_batch / choices.tp**0.7
@@ -107,28 +105,38 @@ class InventedCosts:
         cross = draw.uniform(0.0, 0.4, choices.pp)
         at_start, at_end = (np.arange(choices.pp) != end for end in (0, choices.pp - 1))
         sharded = choices.dp if choices.zero else 1
-        state = draw.uniform(0.5, 1.0, units) * 20e6 / choices.tp
-        saved = draw.uniform(0.5, 1.0, units) * 4e6 * choices.micro_batch / choices.tp
-        saved = saved / 4 if choices.recompute == "full" else saved
-        return UnitPrices(
+        return UnitSeconds(
             forward_s=forward + gather,
             backward_s=backward + gather,
             receive_forward_s=cross * at_start,
             receive_backward_s=cross * at_end,
             reduction_s=draw.uniform(0.1, 0.3, units) * (choices.dp > 1) / choices.tp,
-            tied_sum_s=0.0,
+            tied_sum_s=0.3 if choices.pp > 1 else 0.0,
             optimizer_s=draw.uniform(0.1, 0.2, units) / sharded,
             fixed_s=0.125,
             shared_work_s=0.0,
-            state_bytes=np.floor(state / sharded),
-            saved_bytes=np.floor(saved),
-            peak_bytes=np.floor(saved * 1.5),
-            fixed_bytes=1e6,
+        )
+
+    def unit_bytes(self, choices: Choices) -> UnitBytes:
+        draw = self._draw(choices, "bytes")
+        units = self.problem.num_units
+        sharded = choices.dp if choices.zero else 1
+        state = draw.uniform(0.5, 1.0, units) * 20e6 / choices.tp / sharded
+        saved = draw.uniform(0.5, 1.0, units) * 4e6 * choices.micro_batch / choices.tp
+        saved = saved / 4 if choices.recompute == "full" else saved
+        return UnitBytes(
+            state=np.floor(state), saved=np.floor(saved), peak=np.floor(saved * 1.5),
+            hidden=2e5 * choices.micro_batch, fixed=1e6,
+        )  # fmt: skip
+
+    def _draw(self, choices: Choices, what: str) -> np.random.Generator:
+        return np.random.default_rng(
+            [self.seed, choices.tp, choices.micro_batch, choices.sequence_parallel, len(what)]
         )
 
     def predict(self, layout: Layout) -> Prediction:
         choices = choices_of(layout)
-        prices = self.prices(choices)
+        prices = self.unit_seconds(choices)
         units = [_units(layout, stage) for stage in range(layout.pp)]
         work, transfer = {}, {}
         for stage, span in enumerate(units):
@@ -140,28 +148,30 @@ class InventedCosts:
             backward = float(prices.receive_backward_s[stage])
             transfer[stage + 1, ActionKind.SEND_BACKWARD] = backward
         timeline = simulate(program_of(layout), PipelineCosts(work, transfer))
-        reduced = max(
+        ready = [
             timeline.ends_s[stage][-1] + float(prices.reduction_s[span].sum())
             for stage, span in enumerate(units)
-        )
+        ]
+        ready[0] = ready[-1] = max(ready[0], ready[-1]) + prices.tied_sum_s
+        reduced = max(ready)
         updated = max(float(prices.optimizer_s[span].sum()) for span in units)
-        return self._prediction(layout, prices, units, prices.fixed_s + reduced + updated)
+        return self._prediction(layout, units, prices.fixed_s + reduced + updated)
 
-    def _prediction(
-        self, layout: Layout, prices: UnitPrices, units: list[slice], step_s: float
-    ) -> Prediction:
+    def _prediction(self, layout: Layout, units: list[slice], step_s: float) -> Prediction:
+        held = self.unit_bytes(choices_of(layout))
         parts = []
         for stage, span in enumerate(units):
             in_flight = 1 if layout.pp == 1 else min(layout.pp - stage, layout.micro_batches)
             if layout.schedule == "gpipe":
                 in_flight = layout.micro_batches
-            saved = prices.saved_bytes[span]
-            reached = np.cumsum(saved) - saved + prices.peak_bytes[span]
-            alive = (in_flight - 1) * saved.sum() + reached.max()
+            saved = held.saved[span]
+            reached = np.cumsum(saved) - saved + held.peak[span]
+            received = held.hidden * (stage > 0)
+            sent = held.hidden * (stage < layout.pp - 1)
+            alive = (in_flight - 1) * (saved.sum() + received - sent) + received + reached.max()
             parts.append(MemoryParts(
-                weights=int(prices.state_bytes[span].sum()), gradients=0, optimizer_state=0,
-                activations=int(alive), gathered_weights=0, transient=0,
-                fixed=int(prices.fixed_bytes),
+                weights=int(held.state[span].sum()), gradients=0, optimizer_state=0,
+                activations=int(alive), gathered_weights=0, transient=0, fixed=int(held.fixed),
             ))  # fmt: skip
         peaks = tuple(part.total_bytes for part in parts)
         tokens_per_s = self.problem.training.tokens_per_step / step_s

@@ -43,34 +43,35 @@ def priced(num_layers, choices, cut, seed):
     problem = tiny_problem(num_layers, world, batch)
     costs = InventedCosts(problem, seed)
     layout = choices.layout(problem, tuple(unit - 1 for unit in cut))
-    return costs, costs.prices(choices), costs.predict(layout)
+    unit_costs = (costs.unit_seconds(choices), costs.unit_bytes(choices))
+    return costs, *unit_costs, costs.predict(layout)
 
 
 @settings(max_examples=300, deadline=None)
 @given(choices_and_cuts())
 def test_bounds_never_exceed_the_simulation(example):
     _, choices, cut, _ = example
-    costs, prices, prediction = priced(*example)
-    bounds = StageBounds(choices, prices, costs.capacity_bytes)
+    costs, seconds, held, prediction = priced(*example)
+    bounds = StageBounds(choices, seconds, held, costs.capacity_bytes)
     cut_s = bounds.cut_step_s(cut)
-    quick_s = quick_step_bound_s(choices, prices)
+    quick_s = quick_step_bound_s(choices, seconds)
     assert quick_s <= cut_s * (1 + 1e-12)
     assert max(quick_s, cut_s) <= prediction.step_time_s
     peak = max(prediction.peak_memory_bytes)
     # Invented bytes are whole numbers, which the prediction adds up exactly.
-    assert quick_memory_bound_bytes(choices, prices) <= bounds.cut_memory_bytes(cut) <= peak + 1
+    assert quick_memory_bound_bytes(choices, held) <= bounds.cut_memory_bytes(cut) <= peak + 1
 
 
 @settings(max_examples=200, deadline=None)
 @given(choices_and_cuts())
 def test_a_stage_that_exceeds_memory_makes_the_cut_infinite(example):
     _, choices, cut, _ = example
-    _, prices, _ = priced(*example)
-    generous = StageBounds(choices, prices, 10**15)
+    _, seconds, held, _ = priced(*example)
+    generous = StageBounds(choices, seconds, held, 10**15)
     needed = generous.cut_memory_bytes(cut)
     assert generous.cut_step_s(cut) < float("inf")
-    assert StageBounds(choices, prices, needed - 1).cut_step_s(cut) == float("inf")
-    assert StageBounds(choices, prices, needed).cut_step_s(cut) < float("inf")
+    assert StageBounds(choices, seconds, held, needed - 1).cut_step_s(cut) == float("inf")
+    assert StageBounds(choices, seconds, held, needed).cut_step_s(cut) < float("inf")
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
@@ -78,22 +79,23 @@ def test_a_stage_that_exceeds_memory_makes_the_cut_infinite(example):
 def test_bounds_are_exact_for_equal_stages(schedule, m):
     """The known makespan (m + pp - 1)(f + b) of equal stages without messages."""
     choices = Choices(1, 4, 1, 1, m, 0, False, "none", schedule)
-    costs, prices, _ = priced(6, choices, (2, 4, 6), seed=1)
-    one = prices.forward_s * 0 + 1.0
-    none = prices.receive_forward_s * 0
+    costs, seconds, held, _ = priced(6, choices, (2, 4, 6), seed=1)
+    one = seconds.forward_s * 0 + 1.0
+    none = seconds.receive_forward_s * 0
     equal = replace(
-        prices, forward_s=one, backward_s=2 * one, receive_forward_s=none,
+        seconds, forward_s=one, backward_s=2 * one, receive_forward_s=none,
         receive_backward_s=none, reduction_s=one * 0, optimizer_s=one * 0, fixed_s=0.0,
+        tied_sum_s=0.0,
     )  # fmt: skip
-    bounds = StageBounds(choices, equal, costs.capacity_bytes)
+    bounds = StageBounds(choices, equal, held, costs.capacity_bytes)
     assert bounds.cut_step_s((2, 4, 6)) == pytest.approx((m + 3) * 6.0)
 
 
 def test_shared_cores_bound_the_pipeline():
     choices = Choices(1, 2, 1, 1, 4, 0, False, "none", "1f1b")
-    costs, prices, _ = priced(2, choices, (2,), seed=2)
-    shared = replace(prices, shared_work_s=1000.0)
-    alone_s = StageBounds(choices, prices, costs.capacity_bytes).cut_step_s((2,))
-    shared_s = StageBounds(choices, shared, costs.capacity_bytes).cut_step_s((2,))
+    costs, seconds, held, _ = priced(2, choices, (2,), seed=2)
+    shared = replace(seconds, shared_work_s=1000.0)
+    alone_s = StageBounds(choices, seconds, held, costs.capacity_bytes).cut_step_s((2,))
+    shared_s = StageBounds(choices, shared, held, costs.capacity_bytes).cut_step_s((2,))
     assert alone_s < 1000 < shared_s
     assert 1000 < quick_step_bound_s(choices, shared) <= shared_s

@@ -25,7 +25,8 @@ def bounds_of(choices, capacity_bytes=10**12, seed=3, num_layers=6):
     world = choices.tp * choices.pp * choices.dp
     batch = choices.dp * choices.micro_batch * choices.num_microbatches
     costs = InventedCosts(tiny_problem(num_layers, world, batch), seed)
-    return StageBounds(choices, costs.prices(choices), capacity_bytes)
+    seconds, held = costs.unit_seconds(choices), costs.unit_bytes(choices)
+    return StageBounds(choices, seconds, held, capacity_bytes)
 
 
 def all_cuts(bounds):

@@ -1,0 +1,292 @@
+"""`StepPricer`: the cost model as the search needs it, bounds of single units included.
+
+Every number comes from the code that prices whole layouts (`cost_models.units`, `.shards`,
+`.step`), called for one unit at a time; nothing is priced here a second time in another way. Where
+pipeline ranks differ (their groups lie otherwise in the cluster, they share cores with others), a
+unit takes the least of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_models.blocks.stage import UnitBooks
+from shardwright.cost_models.compute import ComputeModel
+from shardwright.cost_models.groups import GroupPrices
+from shardwright.cost_models.memory import num_groups
+from shardwright.cost_models.pipeline.makespan import SharedCores
+from shardwright.cost_models.step import StepModel
+from shardwright.cost_models.units import TIED_UNIT, UnitCosts, UnitPricer
+from shardwright.planner.bounds import Floats, UnitBytes, UnitSeconds
+from shardwright.planner.choices import Choices, even_boundaries
+from shardwright.planner.problem import Problem
+from shardwright.specs import Layout, Prediction
+
+Unit = tuple[tuple[UnitBooks, ...], ...]
+"""A unit's parts (a tied weight is one of its own), each as its books on every tensor-parallel
+rank that differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelUnits:
+    """The distinct units of a model under some choices."""
+
+    distinct: tuple[Unit, ...]
+    """The embedding, each kind of layer, the head."""
+    kinds: NDArray[np.intp]
+    """For each unit in model order, its index in ``distinct``."""
+
+    def spread(self, values: Iterable[float]) -> Floats:
+        """A value of each distinct unit as an array over all units."""
+        return np.array(list(values), dtype=np.float64)[self.kinds]
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """What choices with one grid and one ZeRO stage have in common."""
+
+    layout: Layout
+    groups: GroupPrices
+    levels: tuple[int, ...]
+    """Numbers of busy ranks of a node at which work is priced."""
+    possible_levels: tuple[int, ...]
+    """Indices of those levels at which a stage of this grid may compute."""
+    num_shared_nodes: int
+    """Over which the ranks' work is spread where pipeline ranks share cores; 0 where none do."""
+    pp_ranks: tuple[int, ...]
+    """One of each kind of pipeline rank, by what its groups cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LeastSeconds:
+    """A distinct unit's least costs over the pipeline ranks that may hold it."""
+
+    forward_s: float
+    backward_s: float
+    reduction_s: float
+    optimizer_s: float
+    shared_s: float
+    """Of one forward and backward: seconds of a node, were its ranks to share it fairly."""
+
+
+class StepPricer:
+    """A `planner.bounds.Pricer` over `StepModel`."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        model, training, software = problem.model, problem.training, problem.software
+        self._step = StepModel(model, training, problem.profile, software)
+        self._pricer = UnitPricer(
+            model, training, ComputeModel(problem.profile, software), software
+        )
+        self._parameters = {p.name: p.value for p in problem.profile.parameters}
+        self._grids: dict[tuple[int, ...], _Grid] = {}
+        self._units: dict[tuple[object, ...], _ModelUnits] = {}
+        self._seconds: dict[Choices, UnitSeconds] = {}
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Usable memory of the smallest device."""
+        return self._step.capacity_bytes
+
+    def predict(self, layout: Layout) -> Prediction:
+        """The simulated step."""
+        return self._step.predict(layout)
+
+    def unit_seconds(self, choices: Choices) -> UnitSeconds:
+        """Lower bounds on the time of every unit; both schedules have the same."""
+        key = replace(choices, schedule="")
+        found = self._seconds.get(key)
+        if found is None:
+            found = self._seconds[key] = self._unit_seconds(choices)
+        return found
+
+    def _unit_seconds(self, choices: Choices) -> UnitSeconds:
+        grid, units, whole = self._grid(choices), self._model_units(choices), self._whole(choices)
+        last = len(units.distinct) - 1
+        ends = {0: (0,), last: (choices.pp - 1,)}
+        costs = [
+            self._least(whole, unit, grid, ends.get(index, grid.pp_ranks))
+            for index, unit in enumerate(units.distinct)
+        ]
+        crossing_s = self._crossing_s(choices, grid)
+        shared = units.spread(cost.shared_s for cost in costs).sum()
+        ranks = grid.layout.world_size.ranks_per_stage * choices.num_microbatches
+        nodes = grid.num_shared_nodes
+        return UnitSeconds(
+            forward_s=units.spread(cost.forward_s for cost in costs),
+            backward_s=units.spread(cost.backward_s for cost in costs),
+            receive_forward_s=np.array([0.0, *crossing_s]),
+            receive_backward_s=np.array([*crossing_s, 0.0]),
+            reduction_s=units.spread(cost.reduction_s for cost in costs),
+            tied_sum_s=self._tied_sum_s(grid, units),
+            optimizer_s=units.spread(cost.optimizer_s for cost in costs),
+            fixed_s=self._step.fixed_s(grid.layout),
+            shared_work_s=float(shared) * ranks / nodes if nodes else 0.0,
+        )
+
+    def unit_bytes(self, choices: Choices) -> UnitBytes:
+        """Lower bounds on the memory of every unit, on the first tensor-parallel rank."""
+        units, whole = self._model_units(choices), self._whole(choices)
+        margin = 1 + self._parameters.get("memory.fragmentation_fraction", 0.0)
+        held = [list(self._part_bytes(whole, unit)) for unit in units.distinct]
+        per_unit = [
+            (sum(s for s, _, _ in parts), sum(s for _, s, _ in parts), max(p for _, _, p in parts))
+            for parts in held
+        ]
+        state, saved, peak = (
+            margin * units.spread(values) for values in zip(*per_unit, strict=True)
+        )
+        return UnitBytes(
+            state, saved, peak, margin * self._hidden_bytes(choices), self._fixed_bytes(choices)
+        )
+
+    # Layouts to ask the cost model about
+
+    def _grid(self, choices: Choices) -> _Grid:
+        key = (choices.tp, choices.pp, choices.dp, choices.zero)
+        if key not in self._grids:
+            self._grids[key] = self._make_grid(choices)
+        return self._grids[key]
+
+    def _make_grid(self, choices: Choices) -> _Grid:
+        layout = choices.layout(self._problem, even_boundaries(self._problem, choices.pp))
+        groups = self._step.groups(layout)
+        shared = self._step.shared_cores(layout)
+        kinds = {groups.key(rank): rank for rank in reversed(range(layout.pp))}
+        levels = (groups.ranks_per_node,) if shared is None else shared.levels
+        coupled = shared is not None and shared.is_coupled
+        return _Grid(
+            layout=layout,
+            groups=groups,
+            levels=levels,
+            possible_levels=_possible_levels(shared, layout.pp),
+            num_shared_nodes=-(-layout.world // levels[-1]) if coupled else 0,
+            pp_ranks=tuple(sorted(kinds.values())),
+        )
+
+    def _whole(self, choices: Choices) -> Layout:
+        """These choices without a pipeline, so that one stage lists every unit."""
+        return replace(choices, pp=1, schedule="none").layout(self._problem, ())
+
+    def _model_units(self, choices: Choices) -> _ModelUnits:
+        key = (
+            choices.tp, choices.micro_batch, choices.sequence_parallel, choices.recompute,
+            choices.pp > 1,
+        )  # fmt: skip
+        if key not in self._units:
+            books = self._pricer.books(self._whole(choices), 0)
+            listed = list(zip(*(one.units for one in books), strict=True))
+            self._units[key] = _distinct_units(listed, tied_twice=choices.pp > 1)
+        return self._units[key]
+
+    # Seconds
+
+    def _least(
+        self, whole: Layout, unit: Unit, grid: _Grid, pp_ranks: Sequence[int]
+    ) -> _LeastSeconds:
+        ranks = [
+            [self._pricer.unit_costs(whole, part, rank, grid.groups, grid.levels) for part in unit]
+            for rank in pp_ranks
+        ]
+        levels = range(len(grid.levels))
+        forward_s = [_least_sum(ranks, lambda p, at=at: p.forward[at].total_s) for at in levels]
+        backward_s = [_least_sum(ranks, lambda p, at=at: p.backward[at].total_s) for at in levels]
+        return _LeastSeconds(
+            forward_s=min(forward_s[at] for at in grid.possible_levels),
+            backward_s=min(backward_s[at] for at in grid.possible_levels),
+            reduction_s=_least_sum(ranks, lambda part: part.reduction_s + part.norm_s),
+            optimizer_s=_least_sum(ranks, lambda part: part.update_s + part.publish_s),
+            shared_s=_node_share_s(forward_s, grid.levels) + _node_share_s(backward_s, grid.levels),
+        )
+
+    def _crossing_s(self, choices: Choices, grid: _Grid) -> list[float]:
+        """One message between each stage and the next."""
+        hidden_bytes = self._hidden_bytes(choices)
+        return [
+            self._pricer.message_s(hidden_bytes, grid.layout, stage, grid.groups)
+            for stage in range(choices.pp - 1)
+        ]
+
+    def _tied_sum_s(self, grid: _Grid, units: _ModelUnits) -> float:
+        tied = next((part[0] for part in units.distinct[0] if part[0].name == TIED_UNIT), None)
+        if tied is None or grid.layout.pp == 1:
+            return 0.0
+        calls = self._pricer.shards(grid.layout, tied).tied_sum()
+        return sum(grid.groups.seconds(call, group, 0) for call, group in calls)
+
+    # Bytes
+
+    def _part_bytes(self, whole: Layout, unit: Unit) -> Iterator[tuple[int, int, int]]:
+        """(state, saved, peak) of each part."""
+        for ranks in unit:
+            books = ranks[0]
+            shards = self._pricer.shards(whole, books)
+            state = shards.weight_bytes + shards.gradient_bytes + shards.optimizer_bytes
+            backward = books.saved_bytes + books.backward_peak_bytes() + shards.arriving_bytes
+            own_peak = max(books.forward_peak_bytes, backward) if books.blocks else 0
+            yield state, books.saved_bytes, own_peak + shards.gathered_bytes
+
+    def _hidden_bytes(self, choices: Choices) -> int:
+        """Of one micro-batch: what the embedding hands on."""
+        return self._model_units(choices).distinct[0][-1][0].output_bytes
+
+    def _fixed_bytes(self, choices: Choices) -> float:
+        """Communicators' buffers, less a byte for rounding."""
+        groups = num_groups(self._grid(choices).layout)
+        first, further = (
+            self._parameters.get(f"memory.{which}_bytes", 0.0)
+            for which in ("first_communicator", "communicator")
+        )
+        return first + (groups - 1) * further - 1 if groups else 0.0
+
+
+def _distinct_units(listed: Sequence[tuple[UnitBooks, ...]], *, tied_twice: bool) -> _ModelUnits:
+    """A tied weight goes with the embedding and, where the head is on another stage, with it too.
+
+    Equal layers share their blocks, whose identity tells kinds of layers apart.
+    """
+    tied = tuple(part for part in listed if part[0].name == TIED_UNIT)
+    embedding, *layers, head = (part for part in listed if part[0].name != TIED_UNIT)
+    by_blocks: dict[tuple[int, ...], int] = {}
+    distinct: list[Unit] = [(*tied, embedding)]
+    kinds = [0]
+    for layer in layers:
+        key = tuple(id(block) for block in layer[0].blocks)
+        if key not in by_blocks:
+            by_blocks[key] = len(distinct)
+            distinct.append((layer,))
+        kinds.append(by_blocks[key])
+    distinct.append((*(tied if tied_twice else ()), head))
+    return _ModelUnits(tuple(distinct), np.array([*kinds, len(distinct) - 1]))
+
+
+def _possible_levels(shared: SharedCores | None, pp: int) -> tuple[int, ...]:
+    """Indices of the levels of business at which some stage may compute."""
+    if shared is None:
+        return (0,)
+    if not shared.is_coupled:
+        return tuple(sorted(set(shared.level_indices([True] * pp))))
+    alone = min(
+        shared.level_indices([rank == busy for rank in range(pp)])[busy] for busy in range(pp)
+    )
+    return tuple(range(alone, len(shared.levels)))
+
+
+def _least_sum(ranks: Sequence[Sequence[UnitCosts]], cost_s: Callable[[UnitCosts], float]) -> float:
+    """The least, over pipeline ranks, of a cost summed over a unit's parts."""
+    return min(sum(map(cost_s, parts)) for parts in ranks)
+
+
+def _node_share_s(seconds: Sequence[float], levels: Sequence[int]) -> float:
+    """What a computation uses up of its node at its most efficient sharing, in node-seconds.
+
+    While b ranks of a node are busy, each advances by 1 / d(b) of its computation per second, and
+    uses up (1 / d(b)) min over b' of d(b') / b' <= 1 / b of the node: together no more than all of
+    it. So no schedule finishes before the sum over all computations has passed.
+    """
+    return min(taken / level for taken, level in zip(seconds, levels, strict=True))
