@@ -1,63 +1,68 @@
-"""Operations bound by memory, under the names that the books give them.
-
-Each is called as the runtime's layers call it, through autograd where they do, so that the host's
-work per call is in the figures: for small tensors it is most of them. ``num_bytes`` counts as in
-the books: what is read plus what is written.
-"""
+"""Operations bound by memory, under the names that the books give them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from shardwright.hardware_profiles.measure.bench import Bench
+from shardwright.hardware_profiles.measure.operation import (
+    TimedOperation,
+    load_operations,
+    time_operation,
+)
 from shardwright.hardware_profiles.measure.timing import Arena, Call
-from shardwright.hardware_profiles.profile import Curve
+from shardwright.hardware_profiles.profile import Curve, Point
 from shardwright.specs.training import DType
 
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """An operation by name."""
-
-    op: str
-    """``elementwise/{name}``; ``elementwise`` alone prices what has no curve of its own."""
-    make: Callable[[Arena, int, int], Call]
-    """From an arena, rows and hidden size."""
-    tensors: float
-    """Bytes read and written, over those of one [rows, hidden] tensor."""
-
-
-def _add(arena: Arena, rows: int, hidden: int) -> Call:
-    a, b = arena.take(rows, hidden), arena.take(rows, hidden)
-    return Call(lambda: a + b, warm=(a,))
-
-
-CASES = (Case("elementwise", _add, 3),)
+GENERIC = "elementwise"
+"""The curve that prices, by its bytes, what has none of its own."""
 
 
 def elementwise_curves(bench: Bench, budget_s: float) -> Iterator[Curve]:
-    """``elementwise/{name}`` by bytes, for every dtype."""
-    plan = bench.plan
-    point_s = budget_s / len(CASES) / len(plan.dtypes) / len(plan.elementwise_bytes) / 2
-    for case in CASES:
-        for dtype in plan.dtypes:
-            yield _curve(bench, case, dtype, point_s)
+    """``elementwise/{name}`` by bytes for every operation of the runtime, and ``elementwise``."""
+    sizes = bench.plan.elementwise_bytes
+    share_s = budget_s / len(bench.plan.dtypes) / len(sizes)
+    found: dict[tuple[str, DType], list[Point]] = {}
+    for dtype in bench.plan.dtypes:
+        known = set(found)
+        for num_bytes in sizes:
+            for key, point in _points(bench, dtype, num_bytes, share_s, known).items():
+                found.setdefault(key, []).append(point)
+    for (op, dtype), points in found.items():
+        yield Curve(quantity="bytes", op=op, dtype=dtype, points=tuple(points))
 
 
-def _curve(bench: Bench, case: Case, dtype: DType, point_s: float) -> Curve:
-    arena, timer, hidden = bench.arena(dtype), bench.timer(point_s), bench.plan.hidden
-    points = []
-    for num_bytes in bench.plan.elementwise_bytes:
-        rows = num_bytes // arena.element_bytes // hidden
-        points.append(
-            timer.point(
-                case.tensors * num_bytes,
-                lambda rows=rows: case.make(arena, rows, hidden),  # type: ignore[misc]
-                num_bytes,
-            )
-        )
-    return Curve(quantity="bytes", op=case.op, dtype=dtype, points=tuple(points))
+def _points(
+    bench: Bench, dtype: DType, num_bytes: int, budget_s: float, known: set[tuple[str, DType]]
+) -> dict[tuple[str, DType], Point]:
+    """Every operation at one size but those that are ``known`` already: what is booked in a wider
+    dtype than that of its operands is measured once."""
+    arena, hidden = bench.arena(dtype), bench.plan.hidden
+    numel = max(hidden, num_bytes // arena.element_bytes)
+    operations = [_stream(arena, dtype, numel)]
+    if bench.plan.operations is not None:
+        runtime = load_operations(bench.plan.operations)
+        operations += runtime.elementwise_operations(arena, dtype, numel, hidden)
+    timer = bench.timer(budget_s / len(operations) / 2)
+    points: dict[str, Point] = {}
+    kept: dict[tuple[str, DType], Point] = {}
+    for operation in operations:
+        op = GENERIC if operation.name == GENERIC else f"{GENERIC}/{operation.name}"
+        if (op, operation.dtype) not in known:
+            point = time_operation(timer, operation, points)
+            points[operation.name] = kept[op, operation.dtype] = point
+    return kept
+
+
+def _stream(arena: Arena, dtype: DType, numel: int) -> TimedOperation:
+    """Two tensors added into a third: the plainest operation."""
+
+    def make_call() -> Call:
+        a, b = arena.take(numel), arena.take(numel)
+        return Call(lambda: a + b, warm=(a,))
+
+    num_bytes = numel * arena.element_bytes
+    return TimedOperation(GENERIC, dtype, 3 * num_bytes, make_call, num_bytes)
 
 
 def launch_curves(bench: Bench, budget_s: float) -> Iterator[Curve]:

@@ -1,4 +1,4 @@
-"""Matrix products and the attention core, by shape.
+"""Matrix products by shape.
 
 A layer multiplies in three forms, which differ in how their operands lie in memory, and a skinny
 product can run at a tenth of a square one's rate; so each form gets a grid over m, n and k.
@@ -16,13 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from shardwright.hardware_profiles.device import synchronize
 from shardwright.hardware_profiles.measure.bench import Bench
 from shardwright.hardware_profiles.measure.plan import MeasurePlan
 from shardwright.hardware_profiles.measure.timing import Arena, Call
-from shardwright.hardware_profiles.profile import Curve, Point
+from shardwright.hardware_profiles.profile import Curve
 from shardwright.specs.training import DType
 
 Grid = dict[tuple[int, int], tuple[int, ...]]
@@ -109,8 +108,8 @@ def _form_curves(
 
 def square_rate(bench: Bench, dtype: DType) -> float:
     """FLOP/s of a square product large enough to take some milliseconds."""
-    extent, elapsed_s = 128, 0.0
-    while elapsed_s < 2e-3 and extent < bench.plan.largest_extent:
+    extent, elapsed_s = bench.plan.smallest_extent, 0.0
+    while elapsed_s < 2e-3 and 2 * extent <= bench.plan.largest_extent:
         extent *= 2
         a, b = (bench.arena(dtype).take(extent, extent) for _ in range(2))
         elapsed_s = min(_once(bench, a, b) for _ in range(3))
@@ -148,58 +147,3 @@ def _grid(plan: MeasurePlan, most_flops: float, factor_log2: int) -> Grid:
         (n, k): tuple(m for m in extents if m == extents[0] or 2 * m * n * k <= most_flops)
         for n, k in product(extents, extents)
     }
-
-
-def attention_curves(bench: Bench, budget_s: float) -> Iterator[Curve]:
-    """``attention/{forward,backward}@head_dim=..,seq=..`` by FLOPs, causal, by number of heads."""
-    plan = bench.plan
-    shapes = list(product(plan.dtypes, plan.head_dims, plan.sequences))
-    point_s = budget_s / len(shapes) / len(HEAD_COUNTS) / 3
-    for dtype, head_dim, seq in shapes:
-        forward, backward = zip(
-            *(_attention_points(bench, dtype, heads, seq, head_dim, point_s)
-              for heads in HEAD_COUNTS), strict=True,
-        )  # fmt: skip
-        for direction, points in (("forward", forward), ("backward", backward)):
-            yield Curve(
-                quantity="flops", op=f"attention/{direction}@head_dim={head_dim},seq={seq}",
-                dtype=dtype, points=points,
-            )  # fmt: skip
-
-
-HEAD_COUNTS = (2, 8, 32)
-"""Heads times sequences of a micro-batch."""
-
-
-def _attention_points(
-    bench: Bench, dtype: DType, heads: int, seq: int, head_dim: int, point_s: float
-) -> tuple[Point, Point]:
-    """(forward, backward) of one shape; by the registered formula, the whole square counts."""
-    arena, timer = bench.arena(dtype), bench.timer(point_s)
-    product_flops = 2 * heads * seq * seq * head_dim
-    result_bytes = heads * seq * head_dim * arena.element_bytes
-
-    def operands() -> list[Tensor]:
-        """[1, heads, seq, head_dim] as a view of [1, seq, heads, head_dim], as layers make it."""
-        return [
-            arena.take(1, seq, heads, head_dim).transpose(1, 2).requires_grad_() for _ in range(3)
-        ]
-
-    def forward() -> Call:
-        q, k, v = operands()
-        return Call(lambda: _attend(q, k, v), warm=())
-
-    def backward() -> Call:
-        inputs = operands()
-        output = _attend(*inputs)
-        gradient = arena.take(1, seq, heads, head_dim).transpose(1, 2)
-        return Call(lambda: torch.autograd.grad(output, inputs, gradient))
-
-    return (
-        timer.point(2 * product_flops, forward, result_bytes),
-        timer.point(5 * product_flops, backward, 3 * result_bytes),
-    )
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from shardwright.hardware_profiles.device import allocated_memory_bytes
+from shardwright.hardware_profiles.measure.attention import attention_curves
 from shardwright.hardware_profiles.measure.bench import Bench
 from shardwright.hardware_profiles.measure.collectives import collective_curves
 from shardwright.hardware_profiles.measure.elementwise import elementwise_curves, launch_curves
-from shardwright.hardware_profiles.measure.matmul import attention_curves, matmul_curves
+from shardwright.hardware_profiles.measure.matmul import matmul_curves
 from shardwright.hardware_profiles.measure.sharing import sharing_curves
 from shardwright.hardware_profiles.profile import Curve, Parameter
 
