@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 _LOOKS_LIKE_A_PRODUCT = re.compile(
@@ -43,6 +43,7 @@ _KIND_OF_C10D_OP = {
 }
 _INPUT_ARGUMENT = {"_allgather_base_": 1, "_reduce_scatter_base_": 1, "alltoall_base_": 1}
 """Where an operator's input stands, if not first."""
+_RUN_ON_COPIES = frozenset(_KIND_OF_C10D_OP) - {"send"}
 _UNCOUNTED_C10D_OPS = frozenset({"recv_", "barrier", "monitored_barrier_"})
 
 
@@ -121,11 +122,10 @@ class Ledger(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
         if func.namespace == "c10d":
-            self._count_collective(func, args)
-        else:
-            self._count_flops(func, args, kwargs, out)
+            return self._run_collective(func, args, kwargs)
+        out = func(*args, **kwargs)
+        self._count_flops(func, args, kwargs, out)
         given = {tensor.untyped_storage()._cdata for tensor in _tensors((args, kwargs))}
         self.watch(t for t in _tensors(out) if t.untyped_storage()._cdata not in given)
         return out
@@ -184,8 +184,23 @@ class Ledger(TorchDispatchMode):
         elif _LOOKS_LIKE_A_PRODUCT.search(packet.__name__):
             raise MissingFlopFormulaError(f"{func} has no FLOP formula; add one to FLOP_FORMULAS")
 
-    def _count_collective(self, func: Any, args: tuple[Any, ...]) -> None:
-        name = func._overloadpacket.__name__
+    def _run_collective(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Count a call, and run it on copies to its end.
+
+        A backend's own thread may let go of the tensors some time after the call is over, and when
+        they are freed would be a matter of luck. Sends and receives must not be waited for here.
+        """
+        self._count_collective(func._overloadpacket.__name__, args)
+        if func._overloadpacket.__name__ not in _RUN_ON_COPIES:
+            return func(*args, **kwargs)
+        copies = tree_map_only(Tensor, torch.clone, args)
+        out = func(*copies, **kwargs)
+        out[-1].wait()
+        for tensor, copy in zip(_tensors(args), _tensors(copies), strict=True):
+            tensor.copy_(copy)
+        return (args[0], *out[1:])
+
+    def _count_collective(self, name: str, args: tuple[Any, ...]) -> None:
         if name in _UNCOUNTED_C10D_OPS:
             return
         tensors = tree_leaves(args[_INPUT_ARGUMENT.get(name, 0)])

@@ -15,6 +15,10 @@ from torch import Tensor
 
 from shardwright.cost_models.blocks.splits import sequence_shard_len, sequence_split
 
+# The names of torch 2.13, and those that older releases have.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 @dataclass(frozen=True, slots=True)
 class TensorParallel:
@@ -68,7 +72,7 @@ def gather_sequence(x: Tensor, tp: TensorParallel) -> Tensor:
     """All ranks' [B, t, D] along the sequence, padding cut off: [B, T, D], contiguous."""
     batch, local_len, hidden = x.shape
     gathered = x.new_empty(tp.size, batch, local_len, hidden)
-    dist.all_gather_into_tensor(gathered, x.contiguous(), group=tp.group)
+    all_gather_single(gathered.flatten(0, 1), x.contiguous(), group=tp.group)
     if batch == 1:  # rank-major is sequence-major
         return gathered.view(1, tp.size * local_len, hidden)[:, : tp.seq_len]
     full = x.new_empty(batch, tp.seq_len, hidden)
@@ -97,7 +101,7 @@ def _rank_major(x: Tensor, tp: TensorParallel) -> Tensor:
 
 def _reduce_scatter(parts: Tensor, tp: TensorParallel) -> Tensor:
     own = torch.empty_like(parts[0])
-    dist.reduce_scatter_tensor(own, parts, group=tp.group)
+    reduce_scatter_single(own, parts.flatten(0, 1), group=tp.group)
     return own
 
 
@@ -106,7 +110,7 @@ def gather_flat(full: Tensor, shard: Tensor, group: dist.ProcessGroup | None) ->
     if group is None:
         full.copy_(shard)
     else:
-        dist.all_gather_into_tensor(full, shard, group=group)
+        all_gather_single(full, shard, group=group)
 
 
 def reduce_scatter_flat(shard: Tensor, full: Tensor, group: dist.ProcessGroup | None) -> None:
@@ -114,4 +118,4 @@ def reduce_scatter_flat(shard: Tensor, full: Tensor, group: dist.ProcessGroup | 
     if group is None:
         shard.copy_(full)
     else:
-        dist.reduce_scatter_tensor(shard, full, group=group)
+        reduce_scatter_single(shard, full, group=group)
