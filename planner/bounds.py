@@ -5,8 +5,8 @@ Everything here is built from `UnitSeconds` and `UnitBytes`: what each indivisib
 same priced operations as the simulation. Stage i of a cut holds units [a, e); its forward pass
 takes f_i, its backward pass b_i, each with the receive that the rank waits for before it;
 W_i = f_i + b_i; m is the number of micro-batches. The makespan of a pipeline is the longest path
-through its actions, so the length of *any* path is a lower bound. `StageBounds` takes, for every stage, paths that end on
-stage 0 and depend on the cut only through that stage's own units:
+through its actions, so the length of *any* path is a lower bound. `StageBounds` takes, for every
+stage, paths that end on stage 0 and depend on the cut only through that stage's own units:
 
 - stay: down to stage i, all its 2m actions, and up again: sum_{j<i} W_j + m W_i
 - 1F1B, where stage i runs w = min(pp - 1 - i, m) forwards ahead. Before its first backward a trip

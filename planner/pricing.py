@@ -86,7 +86,9 @@ class StepPricer:
         self._parameters = {p.name: p.value for p in problem.profile.parameters}
         self._grids: dict[tuple[int, ...], _Grid] = {}
         self._units: dict[tuple[object, ...], _ModelUnits] = {}
+        self._wholes: dict[Choices, Layout] = {}
         self._seconds: dict[Choices, UnitSeconds] = {}
+        self._bytes: dict[Choices, UnitBytes] = {}
 
     @property
     def capacity_bytes(self) -> int:
@@ -131,6 +133,13 @@ class StepPricer:
 
     def unit_bytes(self, choices: Choices) -> UnitBytes:
         """Lower bounds on the memory of every unit, on the first tensor-parallel rank."""
+        key = replace(choices, schedule="")
+        found = self._bytes.get(key)
+        if found is None:
+            found = self._bytes[key] = self._unit_bytes(choices)
+        return found
+
+    def _unit_bytes(self, choices: Choices) -> UnitBytes:
         units, whole = self._model_units(choices), self._whole(choices)
         margin = 1 + self._parameters.get("memory.fragmentation_fraction", 0.0)
         held = [list(self._part_bytes(whole, unit)) for unit in units.distinct]
@@ -171,7 +180,10 @@ class StepPricer:
 
     def _whole(self, choices: Choices) -> Layout:
         """These choices without a pipeline, so that one stage lists every unit."""
-        return replace(choices, pp=1, schedule="none").layout(self._problem, ())
+        key = replace(choices, pp=1, schedule="none")
+        if key not in self._wholes:
+            self._wholes[key] = key.layout(self._problem, ())
+        return self._wholes[key]
 
     def _model_units(self, choices: Choices) -> _ModelUnits:
         key = (
