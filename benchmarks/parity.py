@@ -35,7 +35,7 @@ from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.parallel.loss import IGNORE_INDEX
 from shardwright.runtime.parallel.shards import shard_of
 from shardwright.runtime.step import TrainStep
-from shardwright.specs import Layout, ModelSpec
+from shardwright.specs import Layout, ModelSpec, TrainingSpec
 from tests.distributed import run_on_ranks
 
 NUM_STEPS = 3
@@ -103,12 +103,14 @@ def micro_batches(step: int, layout: Layout, dp_rank: int) -> list[MicroBatch]:
     return [(tokens[number], labels[number]) for number in numbers]
 
 
-def build(model: ModelSpec, layout: Layout, groups: ParallelGroups) -> StageModule:
+def build(
+    model: ModelSpec, layout: Layout, groups: ParallelGroups, training: TrainingSpec = TRAINING
+) -> StageModule:
     """This rank's stage, its parameters moved off their initial values.
 
     Biases and norm weights start as zeros and ones, which would hide that one was not read.
     """
-    stage = build_stage(model, layout, TRAINING, groups.coordinates.pp, groups)
+    stage = build_stage(model, layout, training, groups.coordinates.pp, groups)
     randomise(stage)
     return stage
 

@@ -1,7 +1,8 @@
 """What a rank keeps of a unit under ZeRO, and the collectives and passes over it that a step makes.
 
 The architecture's table *Units* in numbers; `shardwright.runtime.sharding` does what is said here.
-A flat buffer is padded to a multiple of the shard degree d; where d is 1 nothing is sharded.
+A flat buffer is padded to a multiple of the shard degree d; where d is 1 nothing is sharded. An
+embedding whose only weight is tied is a unit without parameters, for which nothing is done.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ class UnitShards:
 
     @property
     def shards_weights(self) -> bool:
-        return self.zero == 3 and self.degree > 1
+        return self.zero == 3 and self.degree > 1 and self.numel > 0
 
     @property
     def shards_gradients(self) -> bool:
-        return self.zero >= 2 and self.degree > 1
+        return self.zero >= 2 and self.degree > 1 and self.numel > 0
 
     # Bytes
 
@@ -98,6 +99,8 @@ class UnitShards:
 
     def reduction(self) -> Iterator[tuple[Collective, GroupName]]:
         """After the step's last backward; groups of one rank cost nothing."""
+        if not self.numel:
+            return
         if not self.shards_gradients:
             yield from self._tp_sum()
             if self.degree > 1:
@@ -106,7 +109,7 @@ class UnitShards:
 
     def publishing(self) -> Iterator[tuple[Collective, GroupName]]:
         """After the update (ZeRO 1 and 2)."""
-        if self.degree > 1 and not self.shards_weights:
+        if self.numel and self.degree > 1 and not self.shards_weights:
             yield self._weights("publish_weights")
 
     def tied_sum(self) -> Iterator[tuple[Collective, GroupName]]:
