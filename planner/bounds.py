@@ -212,7 +212,8 @@ class StageBounds:
         received[0] = sent[-1] = 0
         saved_by_stage = _spans(held.saved) + (received - sent)[:, None, None]
         total: Floats = held.fixed + _spans(held.state) + earlier[:, None, None] * saved_by_stage
-        return (total + received[:, None, None] + peak) * (1 - SLACK)
+        needed: Floats = (total + received[:, None, None] + peak) * (1 - SLACK)
+        return needed
 
     def _possible(self) -> NDArray[np.bool_]:
         """Stages that leave one unit at least to every other stage."""
@@ -233,21 +234,23 @@ class StageBounds:
         work = forward + backward
         total = self._forward[-1] + self._backward[-1] + sum(sums[-1] for sums in self._receives)
         before = self._work_before_s()
-        longest = before + m * work
+        longest: Floats = before + m * work
         if self.choices.schedule != ScheduleName.ONE_F_ONE_B:
-            return np.maximum(longest, total + (m - 1) * work)
+            longest = np.maximum(longest, total + (m - 1) * work)
+            return longest
         ahead = np.minimum(pp - 1 - np.arange(pp), m)[:, None, None]
         later = np.maximum(m - 1 - ahead, 0)
         longest = np.maximum(longest, total + (m - 1) * backward + later * forward)
         longest = np.maximum(longest, total + (m - 1) * forward + later * backward)
         twice = total + (total - before - work) + later * work
-        return np.where(m >= ahead + 2, np.maximum(longest, twice), longest)
+        longest = np.where(m >= ahead + 2, np.maximum(longest, twice), longest)
+        return longest
 
     def _work_before_s(self) -> Floats:
         """Forward and backward of one micro-batch through all stages before."""
-        received = sum(sums[:-1] for sums in self._receives)
-        before: Floats = (self._forward + self._backward)[None, :, None]
-        return before + np.asarray(received)[:, None, None]
+        received: Floats = self._receives[0][:-1] + self._receives[1][:-1]
+        before: Floats = (self._forward + self._backward)[None, :, None] + received[:, None, None]
+        return before
 
     def _own_path_s(self, path_s: Floats) -> Floats:
         """A path ends on stage i instead of stage 0, and its reductions follow."""

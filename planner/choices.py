@@ -142,7 +142,7 @@ def _parse_value(name: str, value: Any) -> ChoiceValue:
         return _one_of(name, text, {known: known for known in ("none", *SCHEDULES)})
     if name == "zero":
         return _one_of(name, text, {str(stage): stage for stage in ZERO_STAGES})
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < 1:
+    if not _is_number(text) or int(text) < 1:
         raise InputError(f"{name} = {value} is not a count", fix=f"give {name} as 1, 2, 3, ...")
     return int(text)
 
@@ -166,22 +166,27 @@ def _parse_stages(value: Any) -> tuple[int, ...]:
     ranges = []
     for part in str(value).split("/"):
         start, dash, stop = part.strip().partition("-")
-        if not (dash and start.isdigit() and stop.isdigit() and len(start + stop) < 19):
+        if not (dash and _is_number(start) and _is_number(stop)):
             raise InputError(
                 f"stages = {value} is not a list of layer ranges",
                 fix="write each stage's first layer and the layer after its last: 0-5/5-10",
             )
         ranges.append((int(start), int(stop)))
     expected = 0
-    for start, stop in ranges:
-        if start != expected or stop < start:
+    for first, last in ranges:
+        if first != expected or last < first:
             raise InputError(
-                f"stages = {value} does not cover the layers in order: {start}-{stop} follows"
+                f"stages = {value} does not cover the layers in order: {first}-{last} follows"
                 f" layer {expected}",
                 fix="let each stage start where the one before it stops, and the first at 0",
             )
-        expected = stop
+        expected = last
     return tuple(stop for _, stop in ranges)
+
+
+def _is_number(text: str) -> bool:
+    """Decimal digits, few enough that nobody has to wait for them."""
+    return text.isascii() and text.isdigit() and len(text) <= 9
 
 
 def boundaries_of(stops: tuple[int, ...], problem: Problem) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.planner.choices import (
-    ChoiceValue,
     layout_in_words,
     layout_of,
     named_choices,
@@ -16,7 +15,7 @@ from shardwright.planner.choices import (
     parse_choices,
 )
 from shardwright.planner.pricing import StepPricer
-from shardwright.planner.problem import Constraints, Problem
+from shardwright.planner.problem import ChoiceValue, Constraints, Problem
 from shardwright.planner.search import Priced, search
 from shardwright.specs import (
     Breakdown,

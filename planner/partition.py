@@ -87,10 +87,11 @@ class CutsInOrder:
         possible = np.flatnonzero(np.isfinite(whole[0] + whole[1] + whole[2]))
         for stop in possible.tolist():
             extended = (*beginning.cut, stop) if stage < self._pp - 1 else beginning.cut
-            bound_s = self._bounds.step_s(
-                *(float(kind[stop]) for kind in whole), extended[0] if extended else stop
-            )
-            longer = _Beginning(extended, *(float(kind[stop]) for kind in reached))
+            path_s, own_path_s, optimizer_s = (float(kind[stop]) for kind in whole)
+            first_stop = extended[0] if extended else stop
+            bound_s = self._bounds.step_s(path_s, own_path_s, optimizer_s, first_stop)
+            path_s, own_path_s, optimizer_s = (float(kind[stop]) for kind in reached)
+            longer = _Beginning(extended, path_s, own_path_s, optimizer_s)
             heapq.heappush(self._heap, (bound_s, -len(extended), extended, longer))
 
 

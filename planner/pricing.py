@@ -8,7 +8,7 @@ unit takes the least of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from shardwright.cost_models.groups import GroupPrices
 from shardwright.cost_models.memory import num_groups
 from shardwright.cost_models.pipeline.makespan import SharedCores
 from shardwright.cost_models.step import StepModel
-from shardwright.cost_models.units import TIED_UNIT, UnitCosts, UnitPricer
+from shardwright.cost_models.units import TIED_UNIT, UnitPricer
 from shardwright.planner.bounds import Floats, UnitBytes, UnitSeconds
 from shardwright.planner.choices import Choices, even_boundaries
 from shardwright.planner.problem import Problem
@@ -179,10 +179,13 @@ class StepPricer:
         )
 
     def _whole(self, choices: Choices) -> Layout:
-        """These choices without a pipeline, so that one stage lists every unit."""
-        key = replace(choices, pp=1, schedule="none")
+        """A layout with these choices whose one stage, or two, list every kind of unit: books of
+        embedding and head depend on whether both are on one stage, and on no other boundary."""
+        piped = choices.pp > 1
+        key = replace(choices, pp=1 + piped, schedule="1f1b" if piped else "none")
         if key not in self._wholes:
-            self._wholes[key] = key.layout(self._problem, ())
+            boundaries = (self._problem.num_layers,) * piped
+            self._wholes[key] = key.layout(self._problem, boundaries)
         return self._wholes[key]
 
     def _model_units(self, choices: Choices) -> _ModelUnits:
@@ -191,9 +194,14 @@ class StepPricer:
             choices.pp > 1,
         )  # fmt: skip
         if key not in self._units:
-            books = self._pricer.books(self._whole(choices), 0)
-            listed = list(zip(*(one.units for one in books), strict=True))
-            self._units[key] = _distinct_units(listed, tied_twice=choices.pp > 1)
+            whole = self._whole(choices)
+            stages = [self._pricer.books(whole, stage) for stage in range(whole.pp)]
+            listed = [
+                part
+                for books in stages
+                for part in zip(*(rank.units for rank in books), strict=True)
+            ]
+            self._units[key] = _distinct_units(listed, self._problem.num_layers)
         return self._units[key]
 
     # Seconds
@@ -206,13 +214,18 @@ class StepPricer:
             for rank in pp_ranks
         ]
         levels = range(len(grid.levels))
-        forward_s = [_least_sum(ranks, lambda p, at=at: p.forward[at].total_s) for at in levels]
-        backward_s = [_least_sum(ranks, lambda p, at=at: p.backward[at].total_s) for at in levels]
+        forward_s = [
+            min(sum(part.forward[at].total_s for part in parts) for parts in ranks) for at in levels
+        ]
+        backward_s = [
+            min(sum(part.backward[at].total_s for part in parts) for parts in ranks)
+            for at in levels
+        ]
         return _LeastSeconds(
             forward_s=min(forward_s[at] for at in grid.possible_levels),
             backward_s=min(backward_s[at] for at in grid.possible_levels),
-            reduction_s=_least_sum(ranks, lambda part: part.reduction_s + part.norm_s),
-            optimizer_s=_least_sum(ranks, lambda part: part.update_s + part.publish_s),
+            reduction_s=min(sum(p.reduction_s + p.norm_s for p in parts) for parts in ranks),
+            optimizer_s=min(sum(p.update_s + p.publish_s for p in parts) for parts in ranks),
             shared_s=_node_share_s(forward_s, grid.levels) + _node_share_s(backward_s, grid.levels),
         )
 
@@ -257,23 +270,22 @@ class StepPricer:
         return first + (groups - 1) * further - 1 if groups else 0.0
 
 
-def _distinct_units(listed: Sequence[tuple[UnitBooks, ...]], *, tied_twice: bool) -> _ModelUnits:
+def _distinct_units(listed: Sequence[tuple[UnitBooks, ...]], num_layers: int) -> _ModelUnits:
     """A tied weight goes with the embedding and, where the head is on another stage, with it too.
 
     Equal layers share their blocks, whose identity tells kinds of layers apart.
     """
-    tied = tuple(part for part in listed if part[0].name == TIED_UNIT)
-    embedding, *layers, head = (part for part in listed if part[0].name != TIED_UNIT)
+    first = 1 + next(index for index, part in enumerate(listed) if part[0].name == "embedding")
     by_blocks: dict[tuple[int, ...], int] = {}
-    distinct: list[Unit] = [(*tied, embedding)]
+    distinct: list[Unit] = [tuple(listed[:first])]
     kinds = [0]
-    for layer in layers:
+    for layer in listed[first : first + num_layers]:
         key = tuple(id(block) for block in layer[0].blocks)
         if key not in by_blocks:
             by_blocks[key] = len(distinct)
             distinct.append((layer,))
         kinds.append(by_blocks[key])
-    distinct.append((*(tied if tied_twice else ()), head))
+    distinct.append(tuple(listed[first + num_layers :]))
     return _ModelUnits(tuple(distinct), np.array([*kinds, len(distinct) - 1]))
 
 
@@ -287,11 +299,6 @@ def _possible_levels(shared: SharedCores | None, pp: int) -> tuple[int, ...]:
         shared.level_indices([rank == busy for rank in range(pp)])[busy] for busy in range(pp)
     )
     return tuple(range(alone, len(shared.levels)))
-
-
-def _least_sum(ranks: Sequence[Sequence[UnitCosts]], cost_s: Callable[[UnitCosts], float]) -> float:
-    """The least, over pipeline ranks, of a cost summed over a unit's parts."""
-    return min(sum(map(cost_s, parts)) for parts in ranks)
 
 
 def _node_share_s(seconds: Sequence[float], levels: Sequence[int]) -> float:

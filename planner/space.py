@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from shardwright.planner.choices import (
     DEGREES,
@@ -26,20 +26,33 @@ from shardwright.planner.choices import (
     normalise_choices,
     unknown_name,
 )
-from shardwright.planner.problem import Constraints, Problem
+from shardwright.planner.problem import ChoiceValue, Constraints, Problem
 from shardwright.specs import InputError, Violation
 from shardwright.specs.world import dense_grids, divisors
 
+
+def _is(name: str, value: ChoiceValue, choices: Choices) -> bool:
+    return choices.value(name) == value
+
+
+def _is_not(name: str, plain: ChoiceValue, choices: Choices) -> bool:
+    return choices.value(name) != plain
+
+
+def _never(_: Choices) -> bool:
+    return False
+
+
 FORBIDDABLE: dict[str, Callable[[Choices], bool]] = {
-    **{name: lambda choices, name=name: choices.value(name) != 1 for name in DEGREES},
-    "sequence_parallel": lambda choices: choices.sequence_parallel,
-    "sp": lambda choices: choices.sequence_parallel,
-    "recompute": lambda choices: choices.recompute != "none",
-    "zero": lambda choices: choices.zero != 0,
-    **{f"zero{zero}": lambda choices, zero=zero: choices.zero == zero for zero in ZERO_STAGES},
-    **{name: lambda choices, name=name: choices.schedule == name for name in SCHEDULES},
-    "offload": lambda _choices: False,
-    "compile": lambda _choices: False,
+    **{name: partial(_is_not, name, 1) for name in DEGREES},
+    "sequence_parallel": partial(_is, "sequence_parallel", True),
+    "sp": partial(_is, "sequence_parallel", True),
+    "recompute": partial(_is_not, "recompute", "none"),
+    "zero": partial(_is_not, "zero", 0),
+    **{f"zero{zero}": partial(_is, "zero", zero) for zero in ZERO_STAGES},
+    **{name: partial(_is, "schedule", name) for name in SCHEDULES},
+    "offload": _never,
+    "compile": _never,
 }
 """What can be forbidden by name, and the choices that this rules out. What the space never does
 (offload, compile) may be forbidden too."""
@@ -148,7 +161,9 @@ class Space:
         field, equals, value = name.partition("=")
         if equals:
             (key, unwanted), = normalise_choices({field: value}).items()  # fmt: skip
-            return lambda choices: key != "stages" and choices.value(key) == unwanted
+            if key == "stages":
+                raise InputError("boundaries cannot be forbidden", fix="fix them instead")
+            return partial(_is, key, unwanted)
         if name not in FORBIDDABLE:
             raise unknown_name(name, FORBIDDABLE, what="choice that can be forbidden")
         return FORBIDDABLE[name]
