@@ -25,7 +25,7 @@ LOADED: dict[Precision, list[dict[str, Any]]] = {
     Precision.BF16: [{"dp": 4, "zero": 3}, {"tp": 4}],
     Precision.FP64: [{"dp": 2, "tp": 2, "zero": 1}, {"pp": 4}],
 }
-"""tp = 4 exceeds the two kv heads, so that they are replicated; no tp > 1 divides vocabulary 307."""
+"""tp = 4 exceeds the two kv heads: they are replicated. No tp > 1 divides the vocabulary of 307."""
 Whole = dict[str, torch.Tensor]
 
 
