@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from shardwright.specs import Spec
@@ -24,12 +23,19 @@ def print_json(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def console() -> Console:
-    """The console for people, on stdout."""
+def print_tables(*tables: Table) -> None:
+    """Tables for people on stdout."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else PIPE_WIDTH
-    return Console(width=width, highlight=False, markup=False, emoji=False)
+    console = Console(width=width, highlight=False, markup=False, emoji=False)
+    for shown in tables:
+        console.print(shown)
+
+
+def print_lines(*lines: str) -> None:
+    """Each line as it is on stdout, however long."""
+    sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 def plain_text(value: int | str | None) -> str:
@@ -112,11 +118,8 @@ def require_feasible(answer: Answer, *, details: bool) -> None:
     if answer.feasible:
         return
     if details:
-        out = console()
         for heading, lines in (("why", answer.reasons), ("what fits", answer.suggestions)):
-            out.print(f"{heading}:")
-            for line in lines:
-                out.print(f"  - {line}")
+            print_lines(f"{heading}:", *(f"  - {line}" for line in lines))
     raise InfeasibleError(
         answer.reasons[0], fix=answer.suggestions[0] if answer.suggestions else None
     )

@@ -97,16 +97,21 @@ def certificate_in_words(certificate: Certificate) -> str:
         (certificate.excluded_by_dominance, "dominated"),
         (certificate.simulated, "simulated"),
     ]
-    parts = ", ".join(f"{number:,} {word}" for number, word in counts if number)
+    parts = ", ".join(f"{large(number)} {word}" for number, word in counts if number)
     verdict = (
         "none better under this model"
         if certificate.optimal
         else f"a better one may exist, by {certificate.gap:.2%} at most"
     )
     return (
-        f"{certificate.considered:,} layouts in {format_seconds(certificate.search_s)}: {parts};"
+        f"{large(certificate.considered)} layouts in {format_seconds(certificate.search_s)}: {parts};"
         f" {verdict}"
     )
+
+
+def large(number: int) -> str:
+    """``1,234,567``, and ``4.64e+24`` for what nobody would read digit by digit."""
+    return f"{number:,}" if number < 10**9 else f"{number:.3g}"
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:

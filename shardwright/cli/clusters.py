@@ -105,15 +105,13 @@ def facts(entry: Spec, prefix: str = "") -> Iterator[tuple[str, Fact]]:
 def _print_entries(entries: dict[str, NodeEntry | AcceleratorEntry]) -> None:
     from shardwright.cli import _output
 
-    out = _output.console()
     for kind, entry in entries.items():
-        out.print(f"{kind} {entry.slug}: {entry.name}")
-        if entry.notes:
-            out.print(f"note: {entry.notes}")
+        notes = [f"note: {entry.notes}"] if entry.notes else []
+        _output.print_lines(f"{kind} {entry.slug}: {entry.name}", *notes)
         table = _output.table("number", "value", "kind", "source")
         for path, fact in facts(entry):
             table.add_row(path, f"{fact.value:g} {fact.unit}", fact.kind, fact.source)
-        out.print(table)
+        _output.print_tables(table)
 
 
 def _print_rows(kind: str, rows: list[dict[str, Any]]) -> None:
@@ -124,7 +122,7 @@ def _print_rows(kind: str, rows: list[dict[str, Any]]) -> None:
     table = _output.table(kind, *(heading.replace("_", " ") for heading in headings[1:]))
     for row in rows:
         table.add_row(*(cell(name, value) for name, value in row.items()))
-    _output.console().print(table)
+    _output.print_tables(table)
 
 
 def cell(name: str, value: float | str | None) -> str:

@@ -20,10 +20,9 @@ def doctor(as_json: _options.Json = False) -> None:
     if as_json:
         _output.print_json({"ok": not failed, "checks": [each.as_json() for each in found]})
     else:
-        out = _output.console()
         for each in found:
-            out.print(f"{each.status:4}  {each.name:10}  {each.detail}", soft_wrap=True)
+            _output.print_lines(f"{each.status:4}  {each.name:10}  {each.detail}")
             if each.fix is not None:
-                out.print(f"{'':16}  to fix: {each.fix}", soft_wrap=True)
+                _output.print_lines(f"{'':16}  to fix: {each.fix}")
     if failed:
         raise typer.Exit(2)

@@ -45,10 +45,10 @@ def estimate(
     if as_json:
         _output.print_json(answer.to_json_dict())
     elif answer.plan is not None:
-        out = _output.console()
-        for line in _tables.plan_lines(answer.plan):
-            out.print(line)
-        out.print(_tables.candidates_table(_tables.ranked(answer.plan), chosen=None))
-        out.print(_tables.breakdown_table(answer.plan.prediction))
-        out.print(_tables.memory_table(answer.plan.prediction))
+        _output.print_lines(*_tables.plan_lines(answer.plan))
+        _output.print_tables(
+            _tables.candidates_table(_tables.ranked(answer.plan), chosen=None),
+            _tables.breakdown_table(answer.plan.prediction),
+            _tables.memory_table(answer.plan.prediction),
+        )
     _output.require_feasible(answer, details=not as_json)

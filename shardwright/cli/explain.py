@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -96,20 +97,28 @@ def _print(plan: Plan, found: Explanation, answer: WhyNot | None) -> None:
     from shardwright.cli import _output, _tables
     from shardwright.planner.choices import layout_in_words
 
-    out = _output.console()
-    for line in _tables.plan_lines(plan):
-        out.print(line)
-    out.print(f"chosen    {layout_in_words(plan.layout)}")
-    out.print(f"limit     {found.limit}")
-    out.print(_tables.breakdown_table(plan.prediction))
-    out.print(_tables.memory_table(plan.prediction))
-    for line in found.runners_up:
-        out.print(f"runner-up {line}")
-    out.print(f"certain   {_tables.certificate_in_words(plan.certificate)}")
-    if answer is not None:
-        out.print(f"\nwhy not {answer.asked}? {answer.verdict.replace('_', ' ')}")
-        for reason in answer.reasons:
-            out.print(f"  - {reason}")
-        if answer.nearest is not None and answer.nearest_in_words is not None:
-            step = _tables.step_in_words(answer.nearest.prediction)
-            out.print(f"  nearest that works: {answer.nearest_in_words}, {step}")
+    _output.print_lines(
+        *_tables.plan_lines(plan),
+        f"chosen    {layout_in_words(plan.layout)}",
+        f"limit     {found.limit}",
+    )
+    _output.print_tables(
+        _tables.breakdown_table(plan.prediction), _tables.memory_table(plan.prediction)
+    )
+    _output.print_lines(
+        *(f"runner-up {line}" for line in found.runners_up),
+        f"certain   {_tables.certificate_in_words(plan.certificate)}",
+        *([] if answer is None else why_not_lines(answer)),
+    )
+
+
+def why_not_lines(answer: WhyNot) -> Iterator[str]:
+    """The verdict over the layout that was asked about, the reasons, and the nearest that works."""
+    from shardwright.cli._tables import step_in_words
+
+    yield ""
+    yield f"why not {answer.asked}? {answer.verdict.replace('_', ' ')}"
+    yield from (f"  - {reason}" for reason in answer.reasons)
+    if answer.nearest is not None:
+        step = step_in_words(answer.nearest.prediction)
+        yield f"  nearest that works: {answer.nearest_in_words}, {step}"

@@ -72,15 +72,14 @@ def describe(spec: ModelSpec, seq_len: int) -> dict[str, Any]:
 def _print(described: dict[str, Any]) -> None:
     from shardwright.cli import _output
 
-    out = _output.console()
     flops = described["flops_per_token"]
-    out.print(f"{described['name']} ({described['family']}, from {described['source']})")
-    out.print(f"parameters  {described['parameters']:,}, all of them active for every token")
-    out.print(f"positions   {_output.plain_text(described['max_seq_len'])}")
-    out.print(
+    _output.print_lines(
+        f"{described['name']} ({described['family']}, from {described['source']})",
+        f"parameters  {described['parameters']:,}, all of them active for every token",
+        f"positions   {_output.plain_text(described['max_seq_len'])}",
         f"training    {flops['model_flops_megatron'] / 1e9:,.4g} GFLOP a token at"
         f" {described['seq_len']:,} tokens a sequence, forward and backward"
-        f" (6 x parameters: {flops['model_flops_6n'] / 1e9:,.4g})"
+        f" (6 x parameters: {flops['model_flops_6n'] / 1e9:,.4g})",
     )
     for tower in described["towers"]:
         table = _output.table(f"{tower['name']} block", "count", "parameters", "of")
@@ -88,9 +87,8 @@ def _print(described: dict[str, Any]) -> None:
             table.add_row(
                 block["kind"], f"{block.get('repeat', 1)}", f"{block['parameters']:,}", sizes(block)
             )
-        out.print(table)
-    for note in described["notes"]:
-        out.print(f"note: {note}")
+        _output.print_tables(table)
+    _output.print_lines(*(f"note: {note}" for note in described["notes"]))
 
 
 def sizes(block: dict[str, Any]) -> str:

@@ -32,7 +32,7 @@ def models(
     table = _output.table(*(heading.replace("_", " ") for heading in rows[0]))
     for values in rows:
         table.add_row(*(_output.plain_text(value) for value in values.values()))
-    _output.console().print(table)
+    _output.print_tables(table)
 
 
 def named_preset(name: str) -> Preset:
@@ -64,12 +64,10 @@ def _show(known: Preset, *, as_json: bool) -> None:
     if as_json:
         _output.print_json(known.model_dump(mode="json") | row(known))
         return
-    out = _output.console()
     shown = row(known) | {
         "published_parameters": known.published_parameters,
         "hub_ids": ", ".join(known.hub_ids),
         "source": known.source,
     }
-    for field, value in shown.items():
-        out.print(f"{field:21} {_output.plain_text(value)}", soft_wrap=True)
-    out.print(f"\nnext: shardwright model {known.slug}")
+    lines = (f"{field:21} {_output.plain_text(value)}" for field, value in shown.items())
+    _output.print_lines(*lines, "", f"next: shardwright model {known.slug}")

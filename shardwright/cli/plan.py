@@ -80,18 +80,17 @@ def print_plan(plan: Plan, path: Path | None) -> None:
     """The plan for people: what was asked, the table, the ties, the certificate, what next."""
     from shardwright.cli import _output, _tables
 
-    out = _output.console()
-    for line in _tables.plan_lines(plan):
-        out.print(line)
-    out.print(_tables.candidates_table(_tables.ranked(plan)))
+    _output.print_lines(*_tables.plan_lines(plan))
+    _output.print_tables(_tables.candidates_table(_tables.ranked(plan)))
     if plan.layout.pp > 1:
-        out.print(f"stages    {_tables.stages_in_words(plan.layout)}")
-    for line in (*_tables.ties_in_words(plan), *_tables.budget_in_words(plan)):
-        out.print(line)
-    out.print(f"certain   {_tables.certificate_in_words(plan.certificate)}")
-    out.print()
-    for line in next_commands(path):
-        out.print(line)
+        _output.print_lines(f"stages    {_tables.stages_in_words(plan.layout)}")
+    _output.print_lines(
+        *_tables.ties_in_words(plan),
+        *_tables.budget_in_words(plan),
+        f"certain   {_tables.certificate_in_words(plan.certificate)}",
+        "",
+        *next_commands(path),
+    )
 
 
 def next_commands(path: Path | None) -> Iterator[str]:

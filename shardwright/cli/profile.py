@@ -94,15 +94,14 @@ def _print(profile: HardwareProfile, path: Path, *, reused: bool) -> None:
     tier = profile.devices.groups[0].intra_node
     peaks = ", ".join(f"{d} {format_flops(p)}" for d, p in device.peak_flops_per_s.items())
     made = f"{profile.provenance.created_at} on {profile.provenance.host}"
-    out = _output.console()
-    out.print(f"profile   {path}, {'reused, made' if reused else 'made'} {made}")
-    out.print(f"cluster   {profile.devices.in_words()}")
-    out.print(f"compute   {peaks} a rank, with all ranks busy")
-    out.print(f"memory    {format_rate(device.memory_bandwidth_bytes_per_s)} a rank")
-    out.print(
+    _output.print_lines(
+        f"profile   {path}, {'reused, made' if reused else 'made'} {made}",
+        f"cluster   {profile.devices.in_words()}",
+        f"compute   {peaks} a rank, with all ranks busy",
+        f"memory    {format_rate(device.memory_bandwidth_bytes_per_s)} a rank",
         f"links     {format_rate(tier.bandwidth_bytes_per_s)} and"
-        f" {format_seconds(tier.latency_s)} between two ranks"
+        f" {format_seconds(tier.latency_s)} between two ranks",
+        f"curves    {len(profile.curves)}, {len(profile.parameters)} parameters",
+        "",
+        f"next: shardwright plan MODEL --cluster {path}",
     )
-    out.print(f"curves    {len(profile.curves)}, {len(profile.parameters)} parameters")
-    out.print()
-    out.print(f"next: shardwright plan MODEL --cluster {path}")

@@ -59,4 +59,4 @@ def run(
     if as_json:
         _output.print_json(summary.model_dump(mode="json"))
     else:
-        _output.console().print(summary.as_text(), soft_wrap=True)
+        _output.print_lines(summary.as_text())

@@ -105,6 +105,13 @@ def test_what_does_not_fit_ends_with_3_and_says_by_how_much(
     assert answer["reasons"][0].split(":")[0] in " ".join(out.split())
 
 
+def test_more_positions_than_the_model_has_end_with_3(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*GPT2, "--seq-len", "4k"]) == 3
+    out, err = capsys.readouterr()
+    assert "seq_len = 4096 exceeds the 1024 positions of gpt2" in err
+    assert "--seq-len 1024" in out
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -112,7 +119,6 @@ def test_what_does_not_fit_ends_with_3_and_says_by_how_much(
         pytest.param(["--precision", "bf61"], "bf16", id="precision"),
         pytest.param(["--fix", "tq=2"], "tp", id="fix-unknown-name"),
         pytest.param(["--fix", "tp"], "name=value", id="fix-no-value"),
-        pytest.param(["--seq-len", "4k"], "1024", id="beyond-the-model-s-positions"),
         pytest.param(["--nodes", "2"], "gpus", id="gpus-and-nodes"),
     ],
 )

@@ -36,7 +36,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def test_options_are_handed_on(asked: list[dict[str, Any]], tmp_path: Path) -> None:
     command = ["run", "plan.json", "--data", "mock", "--steps", "9", "--save",
-               str(tmp_path), "--save-every", "3", "--resume", "--seed", "7", "--init-from", "weights"]  # fmt: skip
+               str(tmp_path), "--save-every", "3", "--resume", "--seed", "7",
+               "--init-from", "weights"]  # fmt: skip
     assert execute(command) == 0
     (options,) = asked
     assert options == {

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from rich.table import Table
 
 from shardwright.cli import _output, _tables
 from shardwright.specs import Candidate, Recompute
 from tests.cli import samples
 
 
-def printed(capsys: pytest.CaptureFixture[str], thing: object) -> list[str]:
-    _output.console().print(thing)
+def printed(capsys: pytest.CaptureFixture[str], table: Table) -> list[str]:
+    _output.print_tables(table)
     return capsys.readouterr().out.splitlines()
 
 
@@ -67,6 +68,11 @@ def test_the_certificate_says_how_each_layout_was_ruled_out() -> None:
         "1,000 layouts in 250 ms: 300 against the rules, 200 too big, 480 bounded out,"
         " 20 simulated; none better under this model"
     )
+
+
+def test_huge_spaces_are_rounded() -> None:
+    text = _tables.certificate_in_words(samples.certificate(considered=4_636_050 * 10**18))
+    assert text.startswith("4.64e+24 layouts")
 
 
 def test_an_open_gap_is_admitted() -> None:
