@@ -9,6 +9,8 @@ The peak is the fullest such moment, or the update after the last.
 Under a flight of several micro-batches only the one at work is inside a unit; the others hold what
 `StageBooks.saved_bytes` says.
 
+A stage without units passes on the very tensors that it receives; they are counted twice here.
+
 Parameters of a profile, each 0 where it is absent: ``memory.first_communicator_bytes`` and
 ``memory.communicator_bytes`` (each further group), ``memory.fragmentation_fraction`` (of what the
 allocator manages). The device's context is not counted: usable memory leaves it out.
@@ -58,10 +60,8 @@ class StageMemory:
     input: int
     """The part of ``saved`` that is there before the forward."""
     received_gradient: int
-    sent: Mapping[ActionKind, int]
-    """Bytes of one message, by kind of send."""
-    peaks: Mapping[ActionKind, PassPeak]
-    """Of forward and backward."""
+    forward: PassPeak
+    backward: PassPeak
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,25 +136,16 @@ class MemoryModel:
             saved=books.saved_bytes + books.input_bytes,
             input=books.input_bytes,
             received_gradient=books.message_bytes,
-            sent={
-                ActionKind.SEND_FORWARD: books.message_bytes,
-                ActionKind.SEND_BACKWARD: books.input_bytes,
-            },
-            peaks={
-                ActionKind.FORWARD: _pass_peak(
-                    books, books.forward_moments, shards, backward=False
-                ),
-                ActionKind.BACKWARD: _pass_peak(
-                    books, books.backward_moments, shards, backward=True
-                ),
-            },
+            forward=_forward_peak(books, shards),
+            backward=_backward_peak(books, shards),
         )
 
     def _rank_parts(
         self, layout: Layout, moments: Iterable[Moment], stages: Mapping[int, StageMemory]
     ) -> MemoryParts:
+        hidden_bytes = max(max(stage.input, stage.received_gradient) for stage in stages.values())
         peak = max(
-            (_moment_peak(moment, stages) for moment in moments),
+            (_moment_peak(moment, stages, hidden_bytes) for moment in moments),
             key=lambda moment: moment.total,
         )
         weights = sum(stage.weights for stage in stages.values())
@@ -194,40 +185,60 @@ def num_groups(layout: Layout) -> int:
     return sum(size > 1 for size in sizes) + (2 if sharded else 0)
 
 
-def _moment_peak(moment: Moment, stages: Mapping[int, StageMemory]) -> _Peak:
-    """What is alive at the fullest moment of one computation."""
+def _moment_peak(moment: Moment, stages: Mapping[int, StageMemory], hidden_bytes: int) -> _Peak:
+    """What is alive at the fullest point of one computation or exchange."""
+    held = sum(count * stages[stage].saved for stage, count in moment.held)
+    messages = hidden_bytes * moment.messages
+    if moment.work is None:
+        return _Peak(held, 0, messages)
     index, kind = moment.work
     stage = stages[index]
-    backward = kind is not ActionKind.FORWARD
-    peak = stage.peaks[ActionKind.BACKWARD if backward else ActionKind.FORWARD]
-    others = sum(count * stages[other].saved for other, count in moment.held)
-    messages = sum(count * stages[sender].sent[send] for (sender, send), count in moment.sends)
-    own = stage.saved if backward else stage.input
+    if kind is ActionKind.FORWARD:
+        peak, own, received = stage.forward, stage.input, 0
+    else:
+        peak, own, received = stage.backward, stage.saved, stage.received_gradient
     return _Peak(
-        activations=others + own + peak.saved,
+        activations=held + own + peak.saved,
         gathered=peak.gathered,
-        transient=peak.transient + messages + (stage.received_gradient if backward else 0),
+        transient=peak.transient + messages + received,
     )
 
 
-def _pass_peak(
-    books: StageBooks,
-    moments: Iterable[tuple[int, int]],
-    shards: Sequence[UnitShards],
-    *,
-    backward: bool,
-) -> PassPeak:
-    """The fullest unit of a pass, each with its weights gathered, in backward its full gradients.
-
-    ``moments``: of `StageBooks`, which knows nothing of ZeRO.
-    """
+def _forward_peak(books: StageBooks, shards: Sequence[UnitShards]) -> PassPeak:
+    """The fullest unit, each with its weights gathered."""
     gathered = _gathered_bytes(books.units, shards)
-    arriving = [unit.arriving_bytes if backward else 0 for unit in shards]
     peaks = (
-        PassPeak(saved, transient + gradients, weights)
-        for (saved, transient), gradients, weights in zip(moments, arriving, gathered, strict=True)
+        PassPeak(saved, transient, weights)
+        for (saved, transient), weights in zip(books.forward_moments, gathered, strict=True)
     )
     return max(peaks, key=lambda peak: peak.total, default=PassPeak(0, 0, 0))
+
+
+def _backward_peak(books: StageBooks, shards: Sequence[UnitShards]) -> PassPeak:
+    """The fullest unit, each with its weights gathered and its gradients arriving."""
+    gathered = _gathered_bytes(books.units, shards)
+    peaks = (
+        PassPeak(change, _with_gradients(unit, transient, own), weights)
+        for (change, transient), unit, own, weights in zip(
+            books.backward_moments, books.units, shards, gathered, strict=True
+        )
+    )
+    return max(peaks, key=lambda peak: peak.total, default=PassPeak(0, 0, 0))
+
+
+def _with_gradients(unit: UnitBooks, transient: int, shards: UnitShards) -> int:
+    """The most alive in a unit's backward, where it fills a buffer of its full gradients.
+
+    The buffer is made when the first gradient arrives: in a layer, right at the beginning; in the
+    head, when the loss and the logits are done with.
+    """
+    arriving = shards.arriving_bytes
+    if unit.name != "head" or not arriving:
+        return transient + arriving
+    norm, head = unit.blocks
+    gradient = head.num_parameters * shards.dtypes.parameter_bytes
+    later = arriving - head.saved_bytes + max(gradient, norm.backward_transient_bytes)
+    return max(transient, later)
 
 
 def _gathered_bytes(units: Sequence[UnitBooks], shards: Sequence[UnitShards]) -> list[int]:

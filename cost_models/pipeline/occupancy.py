@@ -1,11 +1,11 @@
-"""What a pipeline rank holds while it computes: micro-batches in flight and sends under way.
+"""What a pipeline rank holds at each item: micro-batches in flight and messages.
 
 A micro-batch is held from its forward to its backward. A sent message is held until a later message
 from its receiver proves that it arrived: the receiver answers in a later batch than that in which
 it received (see `shardwright.runtime.pipeline`, which frees by the same rule).
 
 Which micro-batch it is makes no difference to memory, so equal situations are one `Moment`, and
-moments that hold no more than another of the same computation are left out.
+moments that hold no more than another of the same kind are left out.
 """
 
 from __future__ import annotations
@@ -13,34 +13,32 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
 
-from shardwright.cost_models.pipeline.program import Item, Program, Work, cached_program
+from shardwright.cost_models.pipeline.program import Program, Work, cached_program
 from shardwright.specs import ActionKind, Layout, ScheduleName
 
-K = TypeVar("K", int, Work)
 _FREES = (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One computation of a rank and what is held beside the micro-batch that it works on."""
+    """One computation or exchange of a rank, and what it holds meanwhile."""
 
-    work: Work
-    """(stage, kind)."""
+    work: Work | None
+    """(stage, kind) of the computation; None while messages are exchanged."""
     held: tuple[tuple[int, int], ...]
-    """(stage, how many other micro-batches it holds), by stage."""
-    sends: tuple[tuple[Work, int], ...]
-    """((stage, SEND kind), how many such messages are under way)."""
+    """(stage, how many micro-batches it holds), by stage, without the one that it works on."""
+    messages: int
+    """Own sends that may not have arrived, and in an exchange what is being received. Every message
+    of a pipeline is as long: the hidden states of one micro-batch, or their gradient."""
 
     def holds_at_least(self, other: Moment) -> bool:
-        """Whether this moment needs no less memory than another of the same computation."""
-        mine, theirs = dict(self.held), dict(other.held)
-        my_sends, their_sends = dict(self.sends), dict(other.sends)
+        """Whether this moment needs no less memory than another of the same kind."""
+        mine = dict(self.held)
         return (
             self.work == other.work
-            and all(mine.get(stage, 0) >= count for stage, count in theirs.items())
-            and all(my_sends.get(send, 0) >= count for send, count in their_sends.items())
+            and self.messages >= other.messages
+            and all(mine.get(stage, 0) >= count for stage, count in other.held)
         )
 
 
@@ -48,7 +46,7 @@ class Moment:
 def _cached_moments(
     name: ScheduleName | None, pp: int, vpp: int, num_micro_batches: int
 ) -> tuple[tuple[Moment, ...], ...]:
-    return moments(cached_program(name, pp, vpp, num_micro_batches))
+    return moments(cached_program(name, pp, vpp, num_micro_batches, False))
 
 
 def moments_of(layout: Layout) -> tuple[tuple[Moment, ...], ...]:
@@ -67,29 +65,25 @@ def moments(program: Program) -> tuple[tuple[Moment, ...], ...]:
 
 def _moments_of_rank(program: Program, rank: int, proofs: dict[int, list[int]]) -> list[Moment]:
     held: Counter[int] = Counter()
-    sends: Counter[Work] = Counter()
+    num_sent = 0
     found: dict[Moment, None] = {}
     for index, item in enumerate(program.items[rank]):
         if item.work < 0:
-            sends.update(_sent(program, item))
-            sends.subtract(program.sends[program.transfers[t].work] for t in proofs.get(index, ()))
+            num_sent += len(item.posted) - len(item.received)
+            found[Moment(None, _in_flight(held), num_sent + len(item.received))] = None
+            num_sent -= len(proofs.get(index, ()))
             continue
-        action = item.actions[0]
-        if action.kind in _FREES:
-            held[action.stage] -= 1
-        found[Moment(program.works[item.work], _counts(held), _counts(sends))] = None
-        if action.kind is ActionKind.FORWARD:
-            held[action.stage] += 1
+        stage, kind = program.works[item.work]
+        if kind in _FREES:
+            held[stage] -= 1
+        found[Moment((stage, kind), _in_flight(held), num_sent)] = None
+        if kind is ActionKind.FORWARD:
+            held[stage] += 1
     return list(found)
 
 
-def _counts(counter: Counter[K]) -> tuple[tuple[K, int], ...]:
-    return tuple(sorted((key, count) for key, count in counter.items() if count))
-
-
-def _sent(program: Program, item: Item) -> list[Work]:
-    received = {t for t in item.posted if t in item.received}
-    return [program.sends[program.transfers[t].work] for t in item.posted if t not in received]
+def _in_flight(held: Counter[int]) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted((stage, count) for stage, count in held.items() if count))
 
 
 def _proofs_of_receipt(program: Program) -> list[dict[int, list[int]]]:
