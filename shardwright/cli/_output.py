@@ -119,7 +119,7 @@ def require_feasible(answer: Answer, *, details: bool) -> None:
         return
     if details:
         for heading, lines in (("why", answer.reasons), ("what fits", answer.suggestions)):
-            print_lines(f"{heading}:", *(f"  - {line}" for line in lines))
+            print_lines(*([f"{heading}:"] if lines else []), *(f"  - {line}" for line in lines))
     raise InfeasibleError(
         answer.reasons[0], fix=answer.suggestions[0] if answer.suggestions else None
     )

@@ -104,8 +104,8 @@ def certificate_in_words(certificate: Certificate) -> str:
         else f"a better one may exist, by {certificate.gap:.2%} at most"
     )
     return (
-        f"{large(certificate.considered)} layouts in {format_seconds(certificate.search_s)}: {parts};"
-        f" {verdict}"
+        f"{large(certificate.considered)} layouts in {format_seconds(certificate.search_s)}:"
+        f" {parts}; {verdict}"
     )
 
 
