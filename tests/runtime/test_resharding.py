@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def test_any_layout_loads_what_another_saved(
     tmp_path: Path, precision: Precision, tied: bool
 ) -> None:
     folder = str(tmp_path)
-    cases = [
+    cases: list[Callable[[], Any]] = [
         functools.partial(_train_and_save, folder, precision, tied),
         *(
             functools.partial(_load, folder, precision, tied, choices)

@@ -17,6 +17,7 @@ from shardwright.runtime import trainer
 from shardwright.runtime.checkpoint import CheckpointStore
 from shardwright.runtime.job import Job
 from shardwright.runtime.metrics import StepRecord, read_records
+from shardwright.runtime.models import build_stage
 from shardwright.runtime.rendezvous import Rendezvous
 from shardwright.runtime.summary import RunSummary
 from shardwright.runtime.trainer import Trainer, train
@@ -105,7 +106,9 @@ def test_signal_saves_and_stops(
 def test_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
     optimizer = OptimizerSpec(learning_rate=1e30, warmup_steps=0, clip_norm=None)
     plan = _plan(training=training_of(optimizer=optimizer))
-    with pytest.raises(RunError, match=r"step [23] gave loss \S+ and gradient norm (nan|inf)") as error:
+    with pytest.raises(
+        RunError, match=r"step [23] gave loss \S+ and gradient norm (nan|inf)"
+    ) as error:
         _train(tmp_path, plan=plan, save_every=1)
     assert "--resume" in str(error.value)
     assert all(abs(loss) < float("inf") for loss, _, _ in _losses(tmp_path))
@@ -142,10 +145,9 @@ def test_other_runs_are_refused_before_anything_is_touched(tmp_path: Path) -> No
 def test_weights_of_another_model_than_the_plans_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = trainer.build_stage
 
     def build_wrong(model: Any, *args: Any, **options: Any) -> Any:
-        return build(small_model(num_layers=2, vocab_size=300), *args, **options)
+        return build_stage(small_model(num_layers=2, vocab_size=300), *args, **options)
 
     monkeypatch.setattr(trainer, "build_stage", build_wrong)
     with pytest.raises(RunError, match=r"embedding.weight is built as .*300.*planned as .*307"):
