@@ -264,12 +264,11 @@ def _attention_core(block: AttentionBlock, context: Context) -> Step:
     out, kv = num_query * per_head, num_kv * per_head
     qkv = out + 2 * kv
     expanded = 0 if heads.is_grouped else 2 * out
-    index = 0 if heads.is_grouped else num_query * _INDEX_BYTES
     kept = [SavedTensor("log_sum_exp", context.tokens * num_query * context.wide)]
     expand: tuple[Operation, ...] = ()
     reduce: tuple[Operation, ...] = ()
     if expanded:
-        kept += [SavedTensor("expanded keys and values", expanded), SavedTensor("kv index", index)]
+        kept.append(SavedTensor("expanded keys and values", expanded))
         expand = (Elementwise("kv_expand", 2 * expanded, context.dtype, 2),)
         reduce = (Elementwise("kv_expand.backward", 2 * expanded + 2 * kv, context.dtype, 4),)
     rotary, rotated_half = _rotary(block, num_query + num_kv, context)

@@ -15,7 +15,7 @@ from shardwright.cost_models.blocks.dense import (
     norm_books,
 )
 from shardwright.cost_models.blocks.operations import BlockBooks, Operation, ParameterBooks
-from shardwright.cost_models.blocks.splits import vocabulary_split
+from shardwright.cost_models.blocks.splits import attention_split, vocabulary_split
 from shardwright.cost_models.blocks.steps import Context
 from shardwright.specs.layout import Layout, Recompute, Stage
 from shardwright.specs.model import AttentionBlock, LayerBlock, ModelSpec
@@ -330,7 +330,7 @@ def _layer_blocks(layer: LayerBlock, context: Context) -> tuple[BlockBooks, ...]
 
 
 def _buffer_bytes(model: ModelSpec, context: Context, stage: Stage) -> int:
-    """Each distinct attention block's tables, once per stage."""
+    """Each distinct attention block's tables (`AttentionTables`), once per stage."""
     bodies = {
         branch.body
         for layer in _layers(model)[slice(*stage.layers)]
@@ -343,4 +343,6 @@ def _buffer_bytes(model: ModelSpec, context: Context, stage: Stage) -> int:
             total += context.seq_len * body.head_dim * context.item
         if body.causal and body.sliding_window and body.sliding_window < context.seq_len:
             total += context.seq_len**2 * context.item
+        heads = attention_split(body, context.tp, context.tp_rank)
+        total += 0 if heads.is_grouped else len(heads.query) * 8  # int64
     return total

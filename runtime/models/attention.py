@@ -29,6 +29,8 @@ class AttentionTables:
     sine: Tensor | None
     mask: Tensor | None
     """[T, T] of 0 and -inf, where a sliding window is shorter than the sequence."""
+    kv_of_query: Tensor | None
+    """The kv head that each query head reads, where they are not grouped evenly."""
 
 
 def rotary_tables(
@@ -79,7 +81,7 @@ class _Attend(torch.autograd.Function):
         parts = by_head.split([num_query, num_kv, num_kv], dim=2)
         with torch.enable_grad():
             leaves = [part.transpose(1, 2).detach().requires_grad_() for part in parts]
-            out = _core(leaves[0], leaves[1], leaves[2], heads, tables.mask, causal)
+            out = _core(leaves[0], leaves[1], leaves[2], tables, causal)
         ctx.graph, ctx.qkv, ctx.tables = (leaves, out), by_head, tables
         return out.detach().transpose(1, 2).flatten(2)
 
@@ -101,14 +103,11 @@ class _Attend(torch.autograd.Function):
         return by_head.flatten(2), None, None, None
 
 
-def _core(
-    q: Tensor, k: Tensor, v: Tensor, heads: HeadSplit, mask: Tensor | None, causal: bool
-) -> Tensor:
+def _core(q: Tensor, k: Tensor, v: Tensor, tables: AttentionTables, causal: bool) -> Tensor:
     """Attention of [B, heads, T, head_dim]; kv heads may be fewer."""
-    if not heads.is_grouped:
-        index = torch.tensor(heads.kv_of_query, device=k.device)
-        k, v = k.index_select(1, index), v.index_select(1, index)
-    seq_len = q.shape[2]
+    if tables.kv_of_query is not None:
+        k, v = k.index_select(1, tables.kv_of_query), v.index_select(1, tables.kv_of_query)
+    mask, seq_len = tables.mask, q.shape[2]
     return F.scaled_dot_product_attention(
         q, k, v,
         attn_mask=None if mask is None else mask[:seq_len, :seq_len],

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from shardwright.cost_models.blocks.dense import check_supported
-from shardwright.cost_models.blocks.splits import sequence_shard_len
+from shardwright.cost_models.blocks.splits import attention_split, sequence_shard_len
 from shardwright.runtime.models.attention import AttentionTables, rotary_tables, window_mask
 from shardwright.runtime.models.initialize import initialize_
 from shardwright.runtime.models.parameters import ParameterMaker
@@ -159,7 +159,7 @@ def _make_layers(
         attention = _attention_of(layer)
         if attention is not None and attention not in tables:
             tables[attention] = _make_tables(attention, training.seq_len, make)
-        layer_tables = tables[attention] if attention else AttentionTables(None, None, None)
+        layer_tables = tables[attention] if attention else AttentionTables(None, None, None, None)
         again = recompute.policy == "full" and (
             recompute.num_layers is None or len(layers) < recompute.num_layers
         )
@@ -178,4 +178,8 @@ def _make_tables(block: AttentionBlock, seq_len: int, make: ParameterMaker) -> A
         cosine, sine = rotary_tables(block.rotary, block.head_dim, seq_len, make.dtype, make.device)
     if block.causal and block.sliding_window is not None and block.sliding_window < seq_len:
         mask = window_mask(block.sliding_window, seq_len, make.dtype, make.device)
-    return AttentionTables(cosine, sine, mask)
+    heads = attention_split(block, make.tp, make.tp_rank)
+    kv_of_query = None
+    if not heads.is_grouped:
+        kv_of_query = torch.tensor(heads.kv_of_query, device=make.device)
+    return AttentionTables(cosine, sine, mask, kv_of_query)
