@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from shardwright.hardware_profiles.device import current_device_type, device_count
 from shardwright.hardware_profiles.discover import local_cluster
 from shardwright.runtime.checkpoint import CheckpointStore, RunFacts
 from shardwright.runtime.data.samples import SampleSource, open_samples
 from shardwright.runtime.job import Job
+from shardwright.runtime.models.huggingface import HuggingFaceFolder
 from shardwright.runtime.rendezvous import Rendezvous
 from shardwright.specs import ClusterSpec, InputError, Plan, Precision, ScheduleName
 
@@ -41,7 +44,8 @@ def check_job(job: Job, rendezvous: Rendezvous | None, here: ClusterSpec | Input
 
     Raises:
         InputError: contradicting options; a plan that breaks its own rules or asks for what the
-            runtime does not do; another world size; other hardware; a used or missing checkpoint.
+            runtime does not do; another world size; other hardware; a used or missing checkpoint;
+            no weights to start from.
     """
     job.check()
     check_plan(job.plan)
@@ -49,6 +53,8 @@ def check_job(job: Job, rendezvous: Rendezvous | None, here: ClusterSpec | Input
         check_world(job.plan, rendezvous)
     check_hardware(job.plan, 0 if rendezvous is None else rendezvous.rank, here)
     check_checkpoints(job)
+    if job.init_from is not None:
+        HuggingFaceFolder(Path(job.init_from))
 
 
 def check_plan(plan: Plan) -> None:

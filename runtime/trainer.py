@@ -20,6 +20,7 @@ from shardwright.runtime.job import Job
 from shardwright.runtime.memory import MemoryMeter
 from shardwright.runtime.metrics import MetricsFile, Reporter, StepRecord
 from shardwright.runtime.models import build_stage
+from shardwright.runtime.models.huggingface import HuggingFaceFolder, load_hugging_face_
 from shardwright.runtime.optimizer import learning_rate
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.pieces import pieces_of
@@ -100,6 +101,9 @@ class Trainer:
                 device=self.member.device,
             )  # fmt: skip
         audit(plan, stage, groups, self.facts)
+        if self.job.init_from is not None:
+            folder = HuggingFaceFolder(Path(self.job.init_from))
+            together(lambda: load_hugging_face_(stage.parameters(), plan.model, folder))
         schedule = plan.schedule or schedule_of(plan.layout)
         with self.memory.building():
             return TrainStep(stage, plan.layout, plan.training, groups, schedule)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import save_file
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from shardwright.hardware_profiles.discover import local_cluster
@@ -18,6 +20,9 @@ from shardwright.runtime.checkpoint import CheckpointStore
 from shardwright.runtime.job import Job
 from shardwright.runtime.metrics import StepRecord, read_records
 from shardwright.runtime.models import build_stage
+from shardwright.runtime.models.huggingface import to_hugging_face
+from shardwright.runtime.parallel.groups import ParallelGroups
+from shardwright.runtime.parallel.shards import shard_of
 from shardwright.runtime.rendezvous import Rendezvous
 from shardwright.runtime.summary import RunSummary
 from shardwright.runtime.trainer import Trainer, train
@@ -152,3 +157,15 @@ def test_weights_of_another_model_than_the_plans_are_noticed(
     monkeypatch.setattr(trainer, "build_stage", build_wrong)
     with pytest.raises(RunError, match=r"embedding.weight is built as .*300.*planned as .*307"):
         _train(tmp_path)
+
+
+def test_run_starts_from_hugging_face_weights(tmp_path: Path) -> None:
+    plan = _plan()
+    stage = build_stage(plan.model, plan.layout, plan.training, 0, ParallelGroups.alone())
+    weights = {shard_of(p).name: p.detach().clone() for p in stage.parameters()}
+    weights["head.weight"].zero_()  # every token is then equally likely
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    save_file(to_hugging_face(plan.model, weights), folder / "model.safetensors")
+    summary = _train(tmp_path / "run", steps=1, init_from=str(folder))
+    assert summary.first_loss == pytest.approx(math.log(plan.model.embedding.vocab_size), rel=1e-6)
