@@ -13,11 +13,10 @@ from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.rank_environment import rank_environment
 from shardwright.planner.choices import layout_of, normalise_choices, parse_choices
-from shardwright.planner.explain import overflow_in_words
 from shardwright.planner.pricing import StepPricer
 from shardwright.planner.problem import Constraints, Problem
 from shardwright.planner.search import Priced, Progress, search
-from shardwright.planner.suggest import reasons, suggestions
+from shardwright.planner.suggest import overflow_in_words, reasons, suggestions
 from shardwright.specs import (
     Candidate,
     Certificate,

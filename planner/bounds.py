@@ -142,6 +142,47 @@ def micro_batches_in_flight(choices: Choices) -> list[int]:
     return [min(pp - stage, m) for stage in range(pp)]
 
 
+def possible_stages(pp: int, num_units: int) -> NDArray[np.bool_]:
+    """[pp, units + 1, units + 1] over (stage, first unit, first unit after it): whether a cut may
+    have that stage, because one unit at least is left to every other stage."""
+    stage = np.arange(pp)[:, None, None]
+    first = np.arange(num_units + 1)[None, :, None]
+    stop = np.arange(num_units + 1)[None, None, :]
+    before = np.where(stage == 0, first == 0, first >= stage)
+    after = np.where(stage == pp - 1, stop == num_units, stop <= num_units - (pp - 1 - stage))
+    possible: NDArray[np.bool_] = before & after & (stop > first)
+    return possible
+
+
+def stage_memory_bytes(choices: Choices, unit_bytes: UnitBytes) -> Floats:
+    """The least peak of each stage, indexed as `possible_stages`; infinite where impossible.
+
+    A stage holds its state, what earlier micro-batches saved, the input of the current one, and the
+    peak of the unit at which this needs most. What a stage sends on goes with the send, and what it
+    receives is saved with it.
+    """
+    held, pp, num_units = unit_bytes, choices.pp, len(unit_bytes.state)
+    saved = _sums(held.saved)
+    reached = saved[:-1] + held.peak
+    peak = np.full((num_units + 1, num_units + 1), -np.inf)
+    for first in range(num_units):
+        peak[first, first + 1 :] = np.maximum.accumulate(reached[first:]) - saved[first]
+    earlier = np.array(micro_batches_in_flight(choices), dtype=np.float64) - 1
+    received, sent = np.full(pp, held.hidden), np.full(pp, held.hidden)
+    received[0] = sent[-1] = 0
+    saved_by_stage = _spans(held.saved) + (received - sent)[:, None, None]
+    total = held.fixed + _spans(held.state) + earlier[:, None, None] * saved_by_stage
+    needed = (total + received[:, None, None] + peak) * (1 - SLACK)
+    return np.where(possible_stages(pp, num_units), needed, np.inf)
+
+
+def cut_memory_bytes(choices: Choices, unit_bytes: UnitBytes, starts: Sequence[int]) -> float:
+    """The least peak of one cut's fullest stage, given the first unit of stages 1, 2, ..."""
+    bounds = [0, *starts, len(unit_bytes.state)]
+    needed = stage_memory_bytes(choices, unit_bytes)
+    return max(float(needed[i, bounds[i], bounds[i + 1]]) for i in range(choices.pp))
+
+
 class StageBounds:
     """Bounds of every stage that a cut may contain: arrays [pp, units + 1, units + 1] over
     (stage i, first unit a, first unit after it e), infinite where no cut has such a stage or it
@@ -160,8 +201,7 @@ class StageBounds:
         self.num_units = len(seconds.forward_s)
         self._forward, self._backward = _sums(seconds.forward_s), _sums(seconds.backward_s)
         self._receives = (_sums(seconds.receive_forward_s), _sums(seconds.receive_backward_s))
-        self.possible = self._possible()
-        self.fits = self.possible & (self.memory_bytes() <= capacity_bytes)
+        self.fits = stage_memory_bytes(choices, unit_bytes) <= capacity_bytes
         path_s = self._path_s()
         self.first_reduction_s = _sums(seconds.reduction_s) + seconds.tied_sum_s
         """[e]: what follows the last backward of stage 0 if it ends before unit e."""
@@ -188,44 +228,6 @@ class StageBounds:
         path, own_path, optimizer = (max(float(kind[stage]) for stage in at) for kind in kinds)
         return self.step_s(path, own_path, optimizer, bounds[1])
 
-    def cut_memory_bytes(self, starts: Sequence[int]) -> float:
-        """The least peak of one cut's fullest stage."""
-        bounds = [0, *starts, self.num_units]
-        needed = self.memory_bytes()
-        return max(float(needed[i, bounds[i], bounds[i + 1]]) for i in range(self.choices.pp))
-
-    def memory_bytes(self) -> Floats:
-        """The least peak of each stage: its state, what earlier micro-batches saved, the input of
-        the current one, and the unit at which this peaks.
-
-        What a stage sends on goes with the send, and what it receives is saved with it.
-        """
-        held = self.unit_bytes
-        pp, size = self.choices.pp, self.num_units + 1
-        saved = _sums(held.saved)
-        reached = saved[:-1] + held.peak
-        peak = np.full((size, size), -np.inf)
-        for first in range(self.num_units):
-            peak[first, first + 1 :] = np.maximum.accumulate(reached[first:]) - saved[first]
-        earlier = np.array(micro_batches_in_flight(self.choices), dtype=np.float64) - 1
-        received, sent = np.full(pp, held.hidden), np.full(pp, held.hidden)
-        received[0] = sent[-1] = 0
-        saved_by_stage = _spans(held.saved) + (received - sent)[:, None, None]
-        total: Floats = held.fixed + _spans(held.state) + earlier[:, None, None] * saved_by_stage
-        needed: Floats = (total + received[:, None, None] + peak) * (1 - SLACK)
-        return needed
-
-    def _possible(self) -> NDArray[np.bool_]:
-        """Stages that leave one unit at least to every other stage."""
-        pp, units = self.choices.pp, self.num_units
-        stage = np.arange(pp)[:, None, None]
-        first = np.arange(units + 1)[None, :, None]
-        stop = np.arange(units + 1)[None, None, :]
-        before = np.where(stage == 0, first == 0, first >= stage)
-        after = np.where(stage == pp - 1, stop == units, stop <= units - (pp - 1 - stage))
-        possible: NDArray[np.bool_] = before & after & (stop > first)
-        return possible
-
     def _path_s(self) -> Floats:
         """The longest of the paths named at the top of this file."""
         m, pp = self.choices.num_microbatches, self.choices.pp
@@ -236,15 +238,13 @@ class StageBounds:
         before = self._work_before_s()
         longest: Floats = before + m * work
         if self.choices.schedule != ScheduleName.ONE_F_ONE_B:
-            longest = np.maximum(longest, total + (m - 1) * work)
-            return longest
+            return np.maximum(longest, total + (m - 1) * work)
         ahead = np.minimum(pp - 1 - np.arange(pp), m)[:, None, None]
         later = np.maximum(m - 1 - ahead, 0)
         longest = np.maximum(longest, total + (m - 1) * backward + later * forward)
         longest = np.maximum(longest, total + (m - 1) * forward + later * backward)
         twice = total + (total - before - work) + later * work
-        longest = np.where(m >= ahead + 2, np.maximum(longest, twice), longest)
-        return longest
+        return np.where(m >= ahead + 2, np.maximum(longest, twice), longest)
 
     def _work_before_s(self) -> Floats:
         """Forward and backward of one micro-batch through all stages before."""

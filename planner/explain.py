@@ -8,15 +8,17 @@ from typing import Any
 
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.planner.choices import (
+    COUNTS,
     layout_in_words,
     layout_of,
-    named_choices,
     normalise_choices,
     parse_choices,
 )
 from shardwright.planner.pricing import StepPricer
 from shardwright.planner.problem import ChoiceValue, Constraints, Problem
-from shardwright.planner.search import Priced, search
+from shardwright.planner.search import search
+from shardwright.planner.space import Space
+from shardwright.planner.suggest import parts_in_words, reasons
 from shardwright.specs import (
     Breakdown,
     Candidate,
@@ -96,7 +98,7 @@ class WhyNot:
     """``breaks_rules``, ``does_not_fit``, ``slower``, ``tied``, ``better`` or ``chosen``."""
     reasons: tuple[str, ...]
     candidate: Candidate | None
-    """The layout as it was priced; None where it breaks rules."""
+    """The best layout that does what was asked; None where none can be run."""
     nearest: Candidate | None
     """The best layout that does what was asked, or as much of it as can be done."""
     nearest_in_words: str | None
@@ -126,10 +128,10 @@ def explain(plan: Plan) -> Explanation:
 
 
 def why_not(plan: Plan, changes: Mapping[str, Any] | str, profile: HardwareProfile) -> WhyNot:
-    """Why the plan is not the layout with these changes, and what would come nearest to them.
+    """Why the plan does not do what ``changes`` names, and what would come nearest to that.
 
-    What ``changes`` leaves open is first taken as in the plan where that is possible. Prices come
-    from ``profile``, which should be the one that the plan was made from.
+    What ``changes`` leaves open is chosen as well as it can be. Prices come from ``profile``, which
+    should be the one that the plan was made from.
 
     Raises:
         InputError: unknown names, impossible values, or nothing named at all.
@@ -139,18 +141,25 @@ def why_not(plan: Plan, changes: Mapping[str, Any] | str, profile: HardwareProfi
         raise InputError("no layout is named", fix="name what to change, such as tp=4,pp=2")
     problem = Problem(plan.model, plan.training, profile, plan.software)
     pricer = StepPricer(problem)
-    layout = layout_of(problem, _completed(problem, plan.layout, asked))
     words = ", ".join(f"{name} = {_text(value)}" for name, value in asked.items())
-    broken = layout.violations(plan.model, problem.cluster, plan.training)
-    nearest = _nearest(problem, asked, pricer)
-    near_words = None if nearest is None else layout_in_words(nearest.layout)
-    if broken:
-        reasons = tuple(str(violation) for violation in broken)
-        return WhyNot(words, "breaks_rules", reasons, None, nearest, near_words)
-    candidate = Candidate(layout=layout, prediction=pricer.predict(layout))
-    chosen = Candidate(layout=plan.layout, prediction=plan.prediction)
-    verdict, reasons = _judge(candidate, chosen)
-    return WhyNot(words, verdict, reasons, candidate, nearest, near_words)
+    constraints = Constraints(fixed=asked, top=1)
+    try:
+        ranking = search(problem, constraints, pricer).ranking
+        breaks_rules = not Space(problem, constraints).valid
+        why = () if ranking else reasons(problem, constraints, pricer)
+    except InputError as error:
+        layout = layout_of(problem, asked)
+        broken = layout.violations(plan.model, problem.cluster, plan.training)
+        ranking, breaks_rules = (), True
+        why = tuple(map(str, broken)) or (str(error),)
+    if not ranking:
+        nearest = _nearest(problem, asked, pricer)
+        near_words = None if nearest is None else layout_in_words(nearest.layout)
+        verdict = "breaks_rules" if breaks_rules else "does_not_fit"
+        return WhyNot(words, verdict, why, None, nearest, near_words)
+    best = ranking[0].candidate
+    verdict, why = _judge(best, Candidate(layout=plan.layout, prediction=plan.prediction))
+    return WhyNot(words, verdict, why, best, best, layout_in_words(best.layout))
 
 
 def what_limits(prediction: Prediction) -> str:
@@ -170,25 +179,6 @@ def time_shares(breakdown: Breakdown) -> list[tuple[str, float, float]]:
     return sorted(
         ((what, taken, taken / total_s) for what, taken in seconds.items() if taken > 0),
         key=lambda share: -share[1],
-    )
-
-
-def parts_in_words(memory: MemoryParts) -> str:
-    """``weights 1.2 GiB, gradients 2.4 GiB``: parts that are there, largest first."""
-    parts = {name: getattr(memory, name) for name in MemoryParts.model_fields}
-    largest = sorted((item for item in parts.items() if item[1]), key=lambda item: -item[1])
-    return ", ".join(f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in largest)
-
-
-def overflow_in_words(prediction: Prediction) -> str:
-    """By how many bytes the fullest pipeline rank exceeds the capacity, and what fills it."""
-    peak = max(prediction.peak_memory_bytes)
-    rank = prediction.peak_memory_bytes.index(peak)
-    capacity = prediction.memory_capacity_bytes
-    return (
-        f"pipeline rank {rank} needs {peak:,} bytes ({format_bytes(peak)}), {peak - capacity:,}"
-        f" more than the {capacity:,} bytes ({format_bytes(capacity)}) that are usable:"
-        f" {parts_in_words(prediction.memory[rank])}"
     )
 
 
@@ -215,15 +205,13 @@ def difference_in_words(other: Candidate, chosen: Candidate) -> str:
 
 
 def _judge(candidate: Candidate, chosen: Candidate) -> tuple[str, tuple[str, ...]]:
-    """The verdict over a layout that obeys the rules, and the reasons for it."""
+    """The verdict over a layout that can be run, and the reasons for it."""
     if candidate.layout == chosen.layout:
         return "chosen", ("this is the layout of the plan",)
-    if candidate.prediction.memory_verdict == "does_not_fit":
-        return "does_not_fit", (overflow_in_words(candidate.prediction),)
     step_s, chosen_s = candidate.prediction.step_time_s, chosen.prediction.step_time_s
     words = (
-        f"its step takes {format_seconds(step_s)}, the plan's {format_seconds(chosen_s)}:"
-        f" {difference_in_words(candidate, chosen)}"
+        f"the best of these, {layout_in_words(candidate.layout)}, takes {format_seconds(step_s)} a"
+        f" step, the plan {format_seconds(chosen_s)}: {difference_in_words(candidate, chosen)}"
     )
     if step_s < chosen_s * (1 - 1e-9):
         why = (
@@ -236,52 +224,38 @@ def _judge(candidate: Candidate, chosen: Candidate) -> tuple[str, tuple[str, ...
     return "slower", (words,)
 
 
-def _completed(
-    problem: Problem, base: Layout, asked: Mapping[str, ChoiceValue]
-) -> dict[str, ChoiceValue]:
-    """What was asked, and for the rest what the plan has, as far as both go together.
-
-    A new grid takes new boundaries, and the data parallelism that fills the world.
-    """
-    kept = named_choices(base)
-    regrids = any(name in asked for name in ("tp", "pp", "cp", "dp", "stages"))
-    if regrids:
-        del kept["dp"], kept["stages"]
-        if "stages" in asked and "pp" not in asked:
-            del kept["pp"]
-    kept.pop("num_microbatches")
-    completed = {**kept, **asked}
-    tp, pp = (int(str(completed.get(name, 1))) for name in ("tp", "pp"))
-    dp = int(str(completed.get("dp", max(1, problem.world // (tp * pp)))))
-    if tp == 1 and "sequence_parallel" not in asked:
-        completed["sequence_parallel"] = False
-    if dp == 1 and "zero" not in asked:
-        completed["zero"] = 0
-    per_rank = max(1, problem.training.global_batch // dp)
-    if "micro_batch" not in asked:
-        wanted = asked.get("num_microbatches")
-        if isinstance(wanted, int):
-            completed["micro_batch"] = max(1, per_rank // wanted)
-        elif per_rank % int(str(completed["micro_batch"])):
-            completed["micro_batch"] = 1
-    return completed
-
-
 def _nearest(
     problem: Problem, asked: Mapping[str, ChoiceValue], pricer: StepPricer
 ) -> Candidate | None:
-    """The best layout that does what was asked; else without the last things asked, and so on."""
-    names = list(asked)
-    for count in range(len(names), 0, -1):
-        constraints = Constraints(fixed={name: asked[name] for name in names[:count]}, top=1)
+    """The best layout that does as much of what was asked as can be done.
+
+    A count that no layout has becomes the nearest that one has; then what was asked last is given
+    up first.
+    """
+    valid = Space(problem, Constraints()).valid
+    wanted = dict(asked)
+    for name, value in asked.items():
+        if name in COUNTS and isinstance(value, int):
+            known = {choices.value(name) for choices in valid}
+            counts = [count for count in known if isinstance(count, int)]
+            if counts:
+                wanted[name] = min(counts, key=lambda count: (_distance(count, value), count))
+    names = list(wanted)
+    for count in range(len(names), -1, -1):
+        constraints = Constraints(fixed={name: wanted[name] for name in names[:count]}, top=1)
         try:
-            ranking: tuple[Priced, ...] = search(problem, constraints, pricer).ranking
+            ranking = search(problem, constraints, pricer).ranking
         except InputError:
             # These values exist nowhere in the space together: ask for less.
             continue
         if ranking:
             return ranking[0].candidate
     return None
+
+
+def _distance(one: int, other: ChoiceValue) -> float:
+    assert isinstance(other, int), other
+    return max(one, other) / min(one, other)
 
 
 def _layers_in_words(layout: Layout, rank: int) -> str:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.planner.bounds import Floats, StageBounds
+from shardwright.planner.bounds import Floats, StageBounds, UnitBytes, stage_memory_bytes
+from shardwright.planner.choices import Choices
 
 Cut = tuple[int, ...]
 """First units of stages 1, 2, ... pp - 1."""
@@ -122,13 +123,13 @@ def count_cuts(bounds: StageBounds) -> int:
     return ways[0]
 
 
-def least_memory_cut(bounds: StageBounds) -> tuple[float, Cut]:
+def least_memory_cut(choices: Choices, unit_bytes: UnitBytes) -> tuple[float, Cut]:
     """The cut whose fullest stage needs least, and those bytes; whether or not they are there."""
-    needed = np.where(bounds.possible, bounds.memory_bytes(), np.inf)
+    needed = stage_memory_bytes(choices, unit_bytes)
     to_go = _least_maximum(needed)
     cut: list[int] = []
     first = 0
-    for stage in range(bounds.choices.pp - 1):
+    for stage in range(choices.pp - 1):
         first = int(np.maximum(needed[stage, first], to_go[stage + 1]).argmin())
         cut.append(first)
     return float(to_go[0, 0]), tuple(cut)

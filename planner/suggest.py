@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from shardwright.planner.bounds import Pricer, StageBounds, quick_memory_bound_bytes
+from shardwright.planner.bounds import Pricer, cut_memory_bytes, quick_memory_bound_bytes
 from shardwright.planner.choices import Choices, layout_in_words, normalise_choices
-from shardwright.planner.explain import overflow_in_words
-from shardwright.planner.partition import Cut, least_memory_cut
+from shardwright.planner.partition import least_memory_cut
 from shardwright.planner.problem import Constraints, Problem
-from shardwright.planner.search import Priced, search
+from shardwright.planner.search import search
 from shardwright.planner.space import Space
-from shardwright.specs import InputError, Precision
+from shardwright.specs import Candidate, InputError, Layout, MemoryParts, Precision, Prediction
 from shardwright.specs.units import format_bytes
 from shardwright.specs.world import divisors
 
@@ -50,8 +49,7 @@ def reasons(problem: Problem, constraints: Constraints, pricer: Pricer) -> tuple
     space = Space(problem, constraints)
     if not space.valid:
         return tuple(str(violation) for violation in space.violations())
-    choices, cut = _least_memory(problem, space, pricer)
-    layout = choices.layout(problem, tuple(unit - 1 for unit in cut))
+    _, layout = _least_memory(problem, space, pricer)
     return (
         f"of {space.considered - space.excluded_by_rules:,} layouts none fits: of the one that"
         f" needs least ({layout_in_words(layout)}) {overflow_in_words(pricer.predict(layout))}",
@@ -69,7 +67,9 @@ def suggestions(
         _precisions(problem, constraints),
         _batches(problem, constraints),
         _sequences(problem, constraints),
-        _nodes(problem, constraints),
+        _nodes(
+            problem, constraints, lambda change: _first_fitting(change, make_pricer) is not None
+        ),
     ):
         for change in alternatives:
             fitting = _first_fitting(change, make_pricer)
@@ -79,18 +79,30 @@ def suggestions(
     return tuple(found)
 
 
-def _first_fitting(change: _Change, make_pricer: PricerFactory) -> Priced | None:
-    """Some layout that fits, as soon as one is found; None where none does."""
-    quick = replace(change.constraints, top=1, time_limit_s=1e-9)
+def _first_fitting(change: _Change, make_pricer: PricerFactory) -> Candidate | None:
+    """Some layout that fits, or None where none does.
+
+    The layout that needs least decides, but where its bound fits and the layout itself does not.
+    """
+    problem, constraints = change.problem, change.constraints
     try:
-        ranking = search(change.problem, quick, make_pricer(change.problem)).ranking
+        pricer, space = make_pricer(problem), Space(problem, constraints)
+        if not space.valid:
+            return None
+        needed_bytes, layout = _least_memory(problem, space, pricer)
+        if needed_bytes > pricer.capacity_bytes:
+            return None
+        prediction = pricer.predict(layout)
+        if prediction.memory_verdict == "fits":
+            return Candidate(layout=layout, prediction=prediction)
+        ranking = search(problem, replace(constraints, top=1, time_limit_s=1e-9), pricer).ranking
     except InputError:
         # The change itself is impossible, such as a precision that the device does not compute in.
         return None
-    return ranking[0] if ranking else None
+    return ranking[0].candidate if ranking else None
 
 
-def _suggestion(change: _Change, fitting: Priced) -> Suggestion:
+def _suggestion(change: _Change, fitting: Candidate) -> Suggestion:
     prediction = fitting.prediction
     text = (
         f"{change.words}: then {layout_in_words(fitting.layout)} fits, with"
@@ -100,25 +112,26 @@ def _suggestion(change: _Change, fitting: Priced) -> Suggestion:
     return Suggestion(text, change.problem, change.constraints)
 
 
-def _least_memory(problem: Problem, space: Space, pricer: Pricer) -> tuple[Choices, Cut]:
-    """The layout whose bound on memory is least, the plainer where several are."""
+def _least_memory(problem: Problem, space: Space, pricer: Pricer) -> tuple[float, Layout]:
+    """The layout whose bound on memory is least, the plainer where several are; and the bound."""
     held = [(choices, pricer.unit_bytes(choices)) for choices in space.valid]
     quick = [(quick_memory_bound_bytes(*pair), *pair) for pair in held]
     quick.sort(key=lambda entry: (entry[0], entry[1].key))
-    best: tuple[float, Choices, Cut] | None = None
+    best: tuple[float, Choices, tuple[int, ...]] | None = None
     for bound_bytes, choices, unit_bytes in quick:
         if best is not None and bound_bytes >= best[0]:
             break
-        bounds = StageBounds(choices, pricer.unit_seconds(choices), unit_bytes, 0)
-        if space.fixed_boundaries is not None:
-            cut = tuple(layer + 1 for layer in space.fixed_boundaries)
-            needed_bytes = bounds.cut_memory_bytes(cut)
+        fixed = space.fixed_boundaries
+        if fixed is not None:
+            cut = tuple(layer + 1 for layer in fixed)
+            needed_bytes = cut_memory_bytes(choices, unit_bytes, cut)
         else:
-            needed_bytes, cut = least_memory_cut(bounds)
+            needed_bytes, cut = least_memory_cut(choices, unit_bytes)
         if best is None or needed_bytes < best[0]:
             best = needed_bytes, choices, cut
     assert best is not None
-    return best[1], best[2]
+    needed_bytes, choices, cut = best
+    return needed_bytes, choices.layout(problem, tuple(unit - 1 for unit in cut))
 
 
 def _relaxations(problem: Problem, constraints: Constraints) -> Iterator[Iterator[_Change]]:
@@ -170,15 +183,27 @@ def _sequences(problem: Problem, constraints: Constraints) -> Iterator[_Change]:
         yield _Change(f"--seq-len {length}", replace(problem, training=training), constraints)
 
 
-def _nodes(problem: Problem, constraints: Constraints) -> Iterator[_Change]:
-    """More nodes of the same kind, in steps of an eighth to a half; where nodes are connected."""
+def _nodes(
+    problem: Problem, constraints: Constraints, helps: Callable[[_Change], bool]
+) -> Iterator[_Change]:
+    """The fewest nodes of the same kind that help, where nodes are connected: by doubling, then by
+    halving the step, which takes for granted that more nodes never help less."""
     group = problem.cluster.groups[0]
     if len(problem.cluster.groups) > 1 or group.inter_node is None:
         return
-    count = group.num_nodes
-    while count < group.num_nodes * MOST_NODES_FACTOR:
-        count += max(1, count // 4)
-        yield _Change(f"--nodes {count}", _with_nodes(problem, count), constraints)
+
+    def change(count: int) -> _Change:
+        return _Change(f"--nodes {count}", _with_nodes(problem, count), constraints)
+
+    too_few, enough = group.num_nodes, 2 * group.num_nodes
+    while not helps(change(enough)):
+        too_few, enough = enough, 2 * enough
+        if enough > group.num_nodes * MOST_NODES_FACTOR:
+            return
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        too_few, enough = (too_few, middle) if helps(change(middle)) else (middle, enough)
+    yield change(enough)
 
 
 def _with_nodes(problem: Problem, num_nodes: int) -> Problem:
@@ -186,3 +211,22 @@ def _with_nodes(problem: Problem, num_nodes: int) -> Problem:
     group = cluster.groups[0].model_copy(update={"num_nodes": num_nodes})
     devices = cluster.model_copy(update={"groups": (group,)})
     return replace(problem, profile=problem.profile.model_copy(update={"devices": devices}))
+
+
+def overflow_in_words(prediction: Prediction) -> str:
+    """By how many bytes the fullest pipeline rank exceeds the capacity, and what fills it."""
+    peak = max(prediction.peak_memory_bytes)
+    rank = prediction.peak_memory_bytes.index(peak)
+    capacity = prediction.memory_capacity_bytes
+    return (
+        f"pipeline rank {rank} needs {peak:,} bytes ({format_bytes(peak)}), {peak - capacity:,}"
+        f" more than the {capacity:,} bytes ({format_bytes(capacity)}) that are usable:"
+        f" {parts_in_words(prediction.memory[rank])}"
+    )
+
+
+def parts_in_words(memory: MemoryParts) -> str:
+    """``weights 1.2 GiB, gradients 2.4 GiB``: parts that are there, largest first."""
+    parts = {name: getattr(memory, name) for name in MemoryParts.model_fields}
+    largest = sorted((item for item in parts.items() if item[1]), key=lambda item: -item[1])
+    return ", ".join(f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in largest)

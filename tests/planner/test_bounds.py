@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shardwright.planner.bounds import (
     StageBounds,
+    cut_memory_bytes,
     quick_memory_bound_bytes,
     quick_step_bound_s,
 )
@@ -59,7 +60,9 @@ def test_bounds_never_exceed_the_simulation(example):
     assert max(quick_s, cut_s) <= prediction.step_time_s
     peak = max(prediction.peak_memory_bytes)
     # Invented bytes are whole numbers, which the prediction adds up exactly.
-    assert quick_memory_bound_bytes(choices, held) <= bounds.cut_memory_bytes(cut) <= peak + 1
+    assert (
+        quick_memory_bound_bytes(choices, held) <= cut_memory_bytes(choices, held, cut) <= peak + 1
+    )
 
 
 @settings(max_examples=200, deadline=None)
@@ -68,7 +71,7 @@ def test_a_stage_that_exceeds_memory_makes_the_cut_infinite(example):
     _, choices, cut, _ = example
     _, seconds, held, _ = priced(*example)
     generous = StageBounds(choices, seconds, held, 10**15)
-    needed = generous.cut_memory_bytes(cut)
+    needed = cut_memory_bytes(choices, held, cut)
     assert generous.cut_step_s(cut) < float("inf")
     assert StageBounds(choices, seconds, held, needed - 1).cut_step_s(cut) == float("inf")
     assert StageBounds(choices, seconds, held, needed).cut_step_s(cut) < float("inf")

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from shardwright.planner.bounds import StageBounds
+from shardwright.planner.bounds import StageBounds, cut_memory_bytes
 from shardwright.planner.choices import Choices
 from shardwright.planner.partition import CutsInOrder, count_cuts, least_memory_cut
 from tests.planner.conftest import InventedCosts, tiny_problem
@@ -29,6 +29,10 @@ def bounds_of(choices, capacity_bytes=10**12, seed=3, num_layers=6):
     return StageBounds(choices, seconds, held, capacity_bytes)
 
 
+def memory_of(bounds, cut):
+    return cut_memory_bytes(bounds.choices, bounds.unit_bytes, cut)
+
+
 def all_cuts(bounds):
     return list(itertools.combinations(range(1, bounds.num_units), bounds.choices.pp - 1))
 
@@ -45,12 +49,12 @@ def drained(cuts):
 @pytest.mark.parametrize("share", [1.0, 0.4])
 def test_cuts_come_in_order_of_their_bounds(choices, share):
     free = bounds_of(choices)
-    needs = sorted(free.cut_memory_bytes(cut) for cut in all_cuts(free))
+    needs = sorted(memory_of(free, cut) for cut in all_cuts(free))
     capacity = needs[int(share * (len(needs) - 1))]
     bounds = bounds_of(choices, capacity)
     expected = sorted(
         bounds.cut_step_s(cut) for cut in all_cuts(bounds)
-        if free.cut_memory_bytes(cut) <= capacity
+        if memory_of(free, cut) <= capacity
     )  # fmt: skip
     found = drained(CutsInOrder(bounds))
     assert [bound_s for bound_s, _ in found] == pytest.approx(expected, rel=1e-12)
@@ -74,9 +78,9 @@ def test_a_fixed_cut_is_the_only_one():
 @pytest.mark.parametrize("choices", CHOICES, ids=lambda c: f"{c.schedule}-pp{c.pp}")
 def test_the_least_memory_is_found(choices):
     bounds = bounds_of(choices, capacity_bytes=0)
-    needed, cut = least_memory_cut(bounds)
-    assert needed == min(bounds.cut_memory_bytes(other) for other in all_cuts(bounds))
-    assert bounds.cut_memory_bytes(cut) == needed
+    needed, cut = least_memory_cut(bounds.choices, bounds.unit_bytes)
+    assert needed == min(memory_of(bounds, other) for other in all_cuts(bounds))
+    assert memory_of(bounds, cut) == needed
 
 
 def test_huge_numbers_of_cuts_are_exact_integers():
