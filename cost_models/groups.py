@@ -91,14 +91,15 @@ class GroupPrices:
     def _distinct_groups(self, group: GroupName, pp_rank: int) -> Iterator[tuple[int, ...]]:
         """One of the groups that start at the same place of a link domain."""
         seen = set()
-        for ranks in self._groups(group, pp_rank):
+        for ranks in self.groups(group, pp_rank):
             nodes = [self._cluster.group_of(ranks[end]) for end in (0, -1)]
             at = (nodes[0].name, nodes[1].name, ranks[0] % nodes[0].scale_up_domain_gpus)
             if at not in seen:
                 seen.add(at)
                 yield tuple(ranks)
 
-    def _groups(self, group: GroupName, pp_rank: int) -> Iterator[range]:
+    def groups(self, group: GroupName, pp_rank: int) -> Iterator[range]:
+        """The ranks of each group that has ranks of a pipeline rank."""
         world = self.world
         size, per_stage, tp = self.size(group), world.ranks_per_stage, world.tp
         first = pp_rank * per_stage
