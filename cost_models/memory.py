@@ -35,7 +35,7 @@ _TOKEN_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class PassPeak:
-    """The fullest moment of one pass through a stage, beyond what was alive before it."""
+    """Bytes at the fullest moment of one pass through a stage, beyond what was alive before."""
 
     saved: int
     """By the units that ran before; negative in backward, where they free what they saved."""
@@ -49,7 +49,7 @@ class PassPeak:
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """What a virtual stage holds on one tensor-parallel rank."""
+    """Bytes that a virtual stage holds on one tensor-parallel rank."""
 
     weights: int
     gradients: int

@@ -1,12 +1,15 @@
 """Every public number of the cost models and hardware profiles carries its unit in its name.
 
 A parameter, field or property typed ``int``, ``float`` or a numeric pydantic alias must end with a
-unit, count things by a word for things, or stand in `DIMENSIONLESS`.
+unit, count things by a word for things, or stand in `DIMENSIONLESS`. Where the first word of the
+docstring of a field, a property or a whole record is the unit (``Bytes of an element ...``), that
+says it too.
 """
 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import sys
 from collections.abc import Iterator
@@ -23,16 +26,20 @@ UNIT = re.compile(
 COUNT = re.compile(
     r"^(num_|max_num_|busy_)|(^|_)(ranks|groups|heads|layers|tokens|parameters|devices|nodes|gpus"
     r"|batches|microbatches|micro_batches|kernels|launches|rounds|repeats|steps|stages|workers"
-    r"|chunks|elements|numel|rows|count|cores)$"
+    r"|chunks|elements|numel|rows|count|cores|samples|messages|most|units)$"
 )
-INDEX = re.compile(r"(^|_)(rank|stage|chunk|layer|index|micro_batch|node|seed|port|start|stop)$")
-SIZE = re.compile(r"(^|_)(size|dim|seq_len|seq_q|seq_kv|batch|degree|length)$")
+INDEX = re.compile(r"(^|_)(rank|stage|chunk|layer|index|micro_batch|node|seed|port|fd|start|stop)$")
+SIZE = re.compile(r"(^|_)(size|dim|len|extent|seq_q|seq_kv|batch|degree|length)$")
+STATED = re.compile(r"(Bytes|Seconds|Index|Extent)\b")
+"""How the docstring of a number that has no unit in its name begins."""
 DIMENSIONLESS = frozenset({
-    "m", "n", "k",  # extents of a matmul
+    "m", "n", "k", "a", "b", "out", "inner", "hidden",  # extents of tensors
     "tp", "cp", "pp", "vpp", "dp", "ep", "etp", "edp", "zero",  # degrees and the ZeRO stage
     "world", "concurrency", "total", "parts",
-    "x", "value", "capacity",  # the unit stands beside them as data
-    "efficiency", "mfu", "utilisation", "probability", "exponent",
+    "x", "value",  # the unit stands beside them as data
+    "capacity", "nic_capacity",  # of a shared resource: how many ranks use it at full speed
+    "efficiency", "mfu", "utilisation", "probability", "exponent", "factor", "label_smoothing",
+    "share", "done",  # fractions of a whole
 })  # fmt: skip
 
 NUMERIC = re.compile(
@@ -48,32 +55,48 @@ def has_unit(name: str) -> bool:
 
 
 def numbers(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and name of every public numeric field, parameter and property of a module."""
-    for node in _public(tree.body):
-        if isinstance(node, ast.ClassDef):
-            for member in _public(node.body):
-                yield from _numbers_of(member)
+    """Line and name of every public numeric field, parameter and property of a module.
+
+    Without those whose docstring states the unit.
+    """
+    for node, docstring in _public(tree.body):
+        if not isinstance(node, ast.ClassDef):
+            yield from _numbers_of(node, docstring)
+        elif not STATED.match(ast.get_docstring(node) or ""):
+            for member, said in _public(node.body):
+                yield from _numbers_of(member, said)
+
+
+def _public(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
+    """Statements that are not private, each with the docstring that belongs to it."""
+    for node, behind in itertools.zip_longest(body, body[1:]):
+        name = getattr(node, "name", "")
+        if name.startswith("_") and name != "__init__":
+            continue
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node, ast.get_docstring(node) or ""
         else:
-            yield from _numbers_of(node)
+            yield node, _text_of(behind)
 
 
-def _public(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    for node in body:
-        name = getattr(node, "name", None)
-        if name is None or not name.startswith("_") or name == "__init__":
-            yield node
+def _text_of(node: ast.stmt | None) -> str:
+    """The text of a bare string, as documents the field before it."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return str(node.value.value)
+    return ""
 
 
-def _numbers_of(node: ast.stmt) -> Iterator[tuple[int, str]]:
+def _numbers_of(node: ast.stmt, docstring: str) -> Iterator[tuple[int, str]]:
+    stated = STATED.match(docstring) is not None
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-        if _is_number(node.annotation) and not node.target.id.startswith("_"):
+        if _is_number(node.annotation) and not node.target.id.startswith("_") and not stated:
             yield node.lineno, node.target.id.lower()
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         for argument in arguments:
-            if argument.annotation is not None and _is_number(argument.annotation):
+            if _is_number(argument.annotation):
                 yield argument.lineno, argument.arg
-        if _is_property(node) and node.returns is not None and _is_number(node.returns):
+        if _is_property(node) and _is_number(node.returns) and not stated:
             yield node.lineno, node.name
 
 
@@ -82,8 +105,8 @@ def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return bool(names & {"property", "cached_property"})
 
 
-def _is_number(annotation: ast.expr) -> bool:
-    return NUMERIC.match(ast.unparse(annotation)) is not None
+def _is_number(annotation: ast.expr | None) -> bool:
+    return annotation is not None and NUMERIC.match(ast.unparse(annotation)) is not None
 
 
 def breaches(path: Path, text: str) -> list[str]:

@@ -38,6 +38,13 @@ def test_names_that_do_not(name: str) -> None:
         pytest.param(
             "class A:\n    @property\n    def peak(self) -> int: ...", ["peak"], id="property"
         ),
+        pytest.param('class A:\n    item: int\n    """Bytes of one."""\n', [], id="docstring"),
+        pytest.param(
+            'class A:\n    """Bytes of all."""\n    a_b: int\n    c: int\n', [], id="record"
+        ),
+        pytest.param(
+            'class A:\n    item: int\n    """One."""\n', ["item"], id="docstring-without-a-unit"
+        ),
         pytest.param("LIMIT: int = 3\n", ["limit"], id="constant"),
         pytest.param("def _f(memory: int) -> None: ...", [], id="private-function"),
         pytest.param("class _A:\n    memory: int\n", [], id="private-class"),
