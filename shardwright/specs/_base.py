@@ -12,9 +12,11 @@ from shardwright.specs.errors import InputError
 
 
 class Spec(BaseModel):
-    """A frozen, strict record: unknown fields are refused, instances hash and compare by value."""
+    """A frozen, strict record of finite numbers: unknown fields are refused, equal means same."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     def to_json(self) -> str:
         """Canonical text: two-space indent, fields in their declared order, one final newline.

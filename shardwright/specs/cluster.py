@@ -42,7 +42,7 @@ class AcceleratorSpec(Spec):
     usable_memory_bytes: PositiveInt
     """What a training process may allocate: reported less context and driver."""
     memory_bandwidth_bytes_per_s: PositiveFloat
-    peak_flops_per_s: dict[DType, float]
+    peak_flops_per_s: dict[DType, PositiveFloat]
     """Dense peak by matmul dtype; a dtype that is absent is not supported."""
     provenance: Provenance
     source: str
