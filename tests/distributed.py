@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import pickle
 import tempfile
@@ -51,10 +52,19 @@ def run_on_ranks(
         return _collect(readers, timeout_s)
 
 
+@functools.cache
 def _context() -> ForkServerContext:
+    """A server that is ready: importing torch on a busy machine is not the ranks' time."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "tests.distributed"])
+    first = context.Process(target=_do_nothing, daemon=True)
+    first.start()
+    first.join(timeout=120.0)
     return context
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _collect(readers: list[Connection], timeout_s: float) -> list[list[Any]]:

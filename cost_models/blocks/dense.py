@@ -229,7 +229,7 @@ def _row_linear(
 
 @lru_cache(maxsize=4096)
 def attention_books(block: AttentionBlock, context: Context) -> BlockBooks:
-    """Fused query, key and value projection, rotary positions, core, output projection, residual."""
+    """Fused qkv projection, rotary positions, core, output projection, residual."""
     hidden = block.hidden_size
     heads = attention_split(block, context.tp, context.tp_rank)
     query, qkv = len(heads.query) * block.head_dim, (len(heads.query) + 2 * len(heads.kv))

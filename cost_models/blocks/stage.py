@@ -191,7 +191,7 @@ def _forward_peak(blocks: Sequence[BlockBooks]) -> int:
 
 
 def _unsaved_peak(blocks: Sequence[BlockBooks]) -> int:
-    """Blocks alternate norm and body; from the second branch on, the stream between is alive too."""
+    """Blocks alternate norm and body; after the first branch, its output is alive too."""
     peak, stream = 0, 0
     for block in blocks:
         peak = max(peak, stream + block.unsaved_forward_bytes)

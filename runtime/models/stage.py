@@ -52,7 +52,7 @@ class StageModule(nn.Module):
         self.embedding = embedding
         self.layers = nn.ModuleList(layers)
         self.head = head
-        self._tp = tp
+        self.tensor_parallel = tp
         self.register_buffer("_hidden_like", hidden_like, persistent=False)
         if tied is not None:
             readers = tuple(unit for unit in (embedding, head) if unit is not None)
@@ -71,7 +71,7 @@ class StageModule(nn.Module):
 
     def new_hidden(self, batch: int, seq_len: int) -> Tensor:
         """An empty tensor of the shape and dtype that this stage receives: [B, t, D]."""
-        tp = self._tp
+        tp = self.tensor_parallel
         local_len = sequence_shard_len(seq_len, tp.size) if tp.shards_sequence else seq_len
         like: Tensor = self.get_buffer("_hidden_like")
         return like.new_empty(batch, local_len, like.shape[-1])

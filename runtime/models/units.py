@@ -205,7 +205,7 @@ class EmbeddingUnit(Unit):
 
 
 class HeadUnit(Unit):
-    """Hidden states [B, t, D] -> logits [B, T, rows], or with labels the loss summed over tokens."""
+    """Hidden states [B, t, D] -> logits [B, T, rows], or with labels the summed loss."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pytest
@@ -80,8 +80,12 @@ def details(tp: int) -> list[Case]:
     """Models that differ from these two in a detail, and a plain loss."""
     models = ("llama-tied-biased", "llama-shared-kv", "llama-window")
     return [
-        Case(model, "bf16" if again else "fp32", tp, sp, again, 1, 0, 2, 11, label_smoothing=0.0)
-        for model, sp, again in itertools.product(models, _sequence(tp), (False, True))
+        Case(model, precision, tp, sp, again, num_stages, stage, 2, 11, label_smoothing=0.0)
+        for model, sp, (precision, again, num_stages, stage) in itertools.product(
+            models,
+            _sequence(tp),
+            (("fp32", False, 1, 0), ("bf16", True, 1, 0), ("bf16", False, 3, 1)),
+        )
     ]
 
 
