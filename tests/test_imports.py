@@ -65,5 +65,6 @@ def seconds_of_help() -> float:
     return min(wall, busy)
 
 
+@pytest.mark.alone
 def test_help_takes_less_than_its_limit() -> None:
     assert min(seconds_of_help() for _ in range(5)) < HELP_LIMIT_S

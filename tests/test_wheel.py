@@ -100,7 +100,9 @@ def test_training_without_torch_says_what_to_install(installed: Path, tmp_path: 
         "--global-batch", "8", "-o", str(plan),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    done = run_without_torch(installed, tmp_path, "run", str(plan), "--data", "mock")
+    done = run_without_torch(
+        installed, tmp_path, "run", str(plan), "--data", "mock", "--steps", "2"
+    )
     assert done.returncode == 2
     assert "shardwright[runtime]" in done.stderr
     assert "Traceback" not in done.stderr

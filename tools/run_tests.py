@@ -1,8 +1,8 @@
 """Run the tests in two phases and end with one line that counts them all.
 
-Tests that start ranks of their own (marked ``multiprocess``) run one at a time, after the others,
-which share two workers: on two cores, ranks of several tests at once would wait for one another
-until their time-outs.
+Tests that start ranks of their own (marked ``multiprocess``) or measure time (``alone``) run one at
+a time, after the others, which share two workers: on two cores, ranks of several tests at once
+would wait for one another until their time-outs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from xml.etree import ElementTree
 from tools.sources import ROOT
 
 PHASES = (
-    ("-m", "not multiprocess", "-n", "2"),
-    ("-m", "multiprocess", "-n", "0"),
+    ("-m", "not multiprocess and not alone", "-n", "2"),
+    ("-m", "multiprocess or alone", "-n", "0"),
 )
 NO_TESTS_COLLECTED = 5
 
