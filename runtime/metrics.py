@@ -140,4 +140,11 @@ class Reporter:
             self._bars.update(self._bars.task_ids[0], completed=record.step)
         is_due = record.step % self._log_every == 0 or record.step in (1, self._last_step)
         if self._speaks and is_due:
-            logger.info("%s", record.in_words())
+            self._say(record.in_words())
+
+    def _say(self, line: str) -> None:
+        """Above the bar, where there is one."""
+        if self._bars is None:
+            logger.info("%s", line)
+        else:
+            self._bars.console.print(line, markup=False, highlight=False)

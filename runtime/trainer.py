@@ -166,11 +166,11 @@ class Trainer:
         is_due = len(self.records) == 1 or step == self.job.steps == 1
         synchronize(self.member.device)
         start = time.perf_counter()
-        batches = [
-            (tokens.to(self.member.device), labels.to(self.member.device))
-            for tokens, labels in self.batches.micro_batches(step - 1)
-        ]
         with self.memory.measuring(is_due=is_due):
+            batches = [
+                (tokens.to(self.member.device), labels.to(self.member.device))
+                for tokens, labels in self.batches.micro_batches(step - 1)
+            ]
             result = self.step.run(batches, rate)
         synchronize(self.member.device)
         duration_s = time.perf_counter() - start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,15 @@ def test_lines_come_every_few_steps_from_one_rank(caplog: pytest.LogCaptureFixtu
                 reporter.done(_record(step))
     spoken = [message.split(":")[0] for message in caplog.messages]
     assert spoken == ["step 1", "step 3", "step 6", "step 7"]
+
+
+def test_lines_stand_above_the_bar_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with Reporter(first_step=1, last_step=2, log_every=1, speaks=True) as reporter:
+        reporter.done(_record(1))
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert "step 1: loss 1.3333" in errors
+    assert "1/2" in errors
