@@ -238,7 +238,8 @@ class StageBounds:
         before = self._work_before_s()
         longest: Floats = before + m * work
         if self.choices.schedule != ScheduleName.ONE_F_ONE_B:
-            return np.maximum(longest, total + (m - 1) * work)
+            gpipe: Floats = np.maximum(longest, total + (m - 1) * work)
+            return gpipe
         ahead = np.minimum(pp - 1 - np.arange(pp), m)[:, None, None]
         later = np.maximum(m - 1 - ahead, 0)
         longest = np.maximum(longest, total + (m - 1) * backward + later * forward)

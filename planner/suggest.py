@@ -5,7 +5,7 @@ Every suggestion was planned before it is made: a user who follows it gets a pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from shardwright.planner.bounds import Pricer, cut_memory_bytes, quick_memory_bound_bytes
@@ -114,7 +114,7 @@ def _suggestion(change: _Change, fitting: Candidate) -> Suggestion:
 
 def _least_memory(problem: Problem, space: Space, pricer: Pricer) -> tuple[float, Layout]:
     """The layout whose bound on memory is least, the plainer where several are; and the bound."""
-    held = [(choices, pricer.unit_bytes(choices)) for choices in space.valid]
+    held = [(choices, pricer.unit_bytes(choices)) for choices in _leanest(space.valid)]
     quick = [(quick_memory_bound_bytes(*pair), *pair) for pair in held]
     quick.sort(key=lambda entry: (entry[0], entry[1].key))
     best: tuple[float, Choices, tuple[int, ...]] | None = None
@@ -132,6 +132,24 @@ def _least_memory(problem: Problem, space: Space, pricer: Pricer) -> tuple[float
     assert best is not None
     needed_bytes, choices, cut = best
     return needed_bytes, choices.layout(problem, tuple(unit - 1 for unit in cut))
+
+
+def _leanest(valid: Iterable[Choices]) -> list[Choices]:
+    """Choices with the smallest micro-batch of their grid; no other needs less memory.
+
+    State does not depend on it, a unit's bytes grow with it, and so do the sequences in flight:
+    min(pp - i, m) micro-batches, or all m, where m x micro_batch is what a rank is given.
+    """
+    smallest: dict[tuple[int, int, int], int] = {}
+    listed = list(valid)
+    for choices in listed:
+        grid = (choices.tp, choices.pp, choices.dp)
+        smallest[grid] = min(choices.micro_batch, smallest.get(grid, choices.micro_batch))
+    return [
+        choices
+        for choices in listed
+        if choices.micro_batch == smallest[choices.tp, choices.pp, choices.dp]
+    ]
 
 
 def _relaxations(problem: Problem, constraints: Constraints) -> Iterator[Iterator[_Change]]:
@@ -161,12 +179,15 @@ def _precisions(problem: Problem, constraints: Constraints) -> Iterator[_Change]
 
 
 def _batches(problem: Problem, constraints: Constraints) -> Iterator[_Change]:
-    """A batch that more ranks can share: the next multiple of a divisor of the world, and fewer
-    sequences, which GPipe holds all at once."""
+    """A batch that more ranks can share: the next multiple of a divisor of the world; then fewer
+    sequences, which help where a stage would hold all of them at once: under 1F1B if there are no
+    more than stages, under GPipe always."""
     batch, world = problem.training.global_batch, problem.world
-    multiples = [batch - batch % d + d for d in divisors(world) if batch % d]
-    fewer = [d for d in reversed(divisors(batch)) if d < batch]
-    for count in (*sorted(set(multiples)), *fewer):
+    multiples = sorted({batch - batch % d + d for d in divisors(world) if batch % d})
+    is_constrained = bool(constraints.fixed or constraints.forbidden)
+    most = batch if is_constrained else min(batch, world, problem.num_units)
+    fewer = [count for count in reversed(divisors(batch)) if count < most]
+    for count in (*multiples, *fewer):
         training = problem.training.model_copy(update={"global_batch": count})
         yield _Change(f"--global-batch {count}", replace(problem, training=training), constraints)
 

@@ -1,0 +1,190 @@
+"""The answers that commands print: keys, determinism, refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from shardwright.hardware_profiles.resolve import resolve_cluster
+from shardwright.planner.api import estimate, plan
+from shardwright.specs import Breakdown, InputError, Plan, TrainingSpec
+from tests.planner.conftest import tiny_model
+
+PROFILE = resolve_cluster("dgx-h100", gpus=4)
+TRAINING = TrainingSpec.model_validate({"global_batch": 8, "seq_len": 64})
+MODEL = tiny_model(6, hidden=64)
+
+ANSWER_KEYS = {
+    "schema", "feasible", "assumed", "layout", "prediction", "certificate", "ties",
+    "alternatives", "reasons", "suggestions",
+}  # fmt: skip
+LAYOUT_KEYS = {
+    "tp", "cp", "pp", "vpp", "dp", "ep", "etp", "micro_batch", "num_microbatches", "zero",
+    "zero_shard_degree", "expert_zero_shard_degree", "sequence_parallel", "recompute", "offload",
+    "loss_chunks", "compile", "schedule", "stages", "stage_meshes",
+}  # fmt: skip
+PREDICTION_KEYS = {
+    "step_time_s", "step_time_band_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu",
+    "bubble_fraction", "peak_memory_bytes", "memory_capacity_bytes", "memory_verdict", "breakdown",
+}  # fmt: skip
+CERTIFICATE_KEYS = {
+    "considered", "excluded_by_rules", "excluded_by_memory", "excluded_by_bound",
+    "excluded_by_dominance", "simulated", "optimal", "gap", "space", "search_s",
+}  # fmt: skip
+
+
+def plan_of(**options):
+    return plan(model=MODEL, profile=PROFILE, training=TRAINING, **options)
+
+
+def small(usable_bytes):
+    (group,) = PROFILE.devices.groups
+    device = group.accelerator.model_copy(update={"usable_memory_bytes": usable_bytes})
+    group = group.model_copy(update={"accelerator": device})
+    devices = PROFILE.devices.model_copy(update={"groups": (group,)})
+    return PROFILE.model_copy(update={"devices": devices})
+
+
+def test_the_json_of_a_plan_has_the_promised_keys():
+    answer = plan_of(assumed={"precision": "bf16"})
+    value = json.loads(json.dumps(answer.to_json_dict()))
+    assert set(value) == ANSWER_KEYS
+    assert value["feasible"] is True
+    assert value["assumed"] == {"precision": "bf16"}
+    assert set(value["layout"]) == LAYOUT_KEYS
+    assert set(value["prediction"]) == PREDICTION_KEYS
+    assert set(value["prediction"]["breakdown"]) == set(Breakdown.model_fields)
+    assert set(value["certificate"]) == CERTIFICATE_KEYS
+    for candidate in value["ties"] + value["alternatives"]:
+        assert set(candidate["layout"]) == LAYOUT_KEYS
+        assert set(candidate["prediction"]) == PREDICTION_KEYS
+    breakdown_s = sum(value["prediction"]["breakdown"].values())
+    assert breakdown_s == pytest.approx(value["prediction"]["step_time_s"])
+
+
+def test_the_plan_is_complete_and_comes_back_byte_for_byte():
+    made = plan_of(fix="pp=2").plan
+    assert made is not None
+    assert made.schedule is not None
+    assert made.schedule.violations() == []
+    assert made.schedule.num_micro_batches == made.layout.num_microbatches
+    assert made.provenance.profile_hash == PROFILE.content_hash()
+    assert Plan.from_json(made.to_json()).to_json() == made.to_json()
+
+
+def test_equal_questions_have_equal_answers():
+    def told(answer):
+        value = answer.to_json_dict()
+        del value["certificate"]["search_s"]
+        return value
+
+    assert told(plan_of(top=4)) == told(plan_of(top=4))
+
+
+def test_rows_differ_in_more_than_boundaries_and_come_in_order():
+    made = plan_of(top=5).plan
+    assert made is not None
+    rows = [made.layout, *(candidate.layout for candidate in made.alternatives)]
+    assert len(rows) == 5
+    plain = {row.model_copy(update={"stages": rows[0].stages, "recompute": ()}) for row in rows}
+    recomputes = {(row.tp, row.pp, row.micro_batch, row.recompute[0].policy) for row in rows}
+    assert max(len(plain), len(recomputes)) > 1
+    times = [made.prediction.step_time_s, *(c.prediction.step_time_s for c in made.alternatives)]
+    assert times == sorted(times)
+
+
+def test_what_is_fixed_and_forbidden_holds():
+    made = plan_of(fix={"pp": 2, "schedule": "gpipe"}, forbid=["zero", "recompute"]).plan
+    assert made is not None
+    assert (made.layout.pp, made.layout.schedule, made.layout.zero) == (2, "gpipe", 0)
+    assert {entry.policy for entry in made.layout.recompute} == {"none"}
+    assert "fixed: pp = 2, schedule = gpipe" in made.certificate.space
+
+
+def test_what_does_not_fit_has_reasons_and_no_plan():
+    answer = plan(model=MODEL, profile=small(10**6), training=TRAINING)
+    value = answer.to_json_dict()
+    assert set(value) == ANSWER_KEYS
+    assert (answer.feasible, value["layout"], value["prediction"]) == (False, None, None)
+    assert "1,000,000 bytes" in value["reasons"][0]
+    assert value["certificate"]["simulated"] == 0
+    assert value["certificate"]["excluded_by_bound"] == 0
+
+
+def test_an_estimate_prices_the_layout_that_was_named():
+    answer = estimate(
+        model=MODEL, profile=PROFILE, training=TRAINING, layout="tp=2,pp=2,stages=0-2/2-6,mb=2"
+    )
+    assert answer.feasible
+    assert answer.plan is not None
+    layout = answer.plan.layout
+    assert (layout.tp, layout.pp, layout.dp, layout.micro_batch) == (2, 2, 1, 2)
+    assert [stage.layers for stage in layout.stages] == [(0, 2), (2, 6)]
+    assert set(answer.to_json_dict()) == ANSWER_KEYS
+
+
+def test_an_estimate_equals_the_plan_of_the_same_layout():
+    made = plan_of().plan
+    assert made is not None
+    from shardwright.planner.choices import layout_in_words
+
+    answer = estimate(
+        model=MODEL, profile=PROFILE, training=TRAINING, layout=layout_in_words(made.layout)
+    )
+    assert answer.plan is not None
+    assert answer.plan.layout == made.layout
+    assert answer.plan.prediction == made.prediction
+
+
+def test_an_estimate_that_does_not_fit_is_priced_all_the_same():
+    answer = estimate(model=MODEL, profile=small(10**6), training=TRAINING, layout={"tp": 4})
+    assert not answer.feasible
+    assert answer.plan is not None
+    assert answer.plan.prediction.memory_verdict == "does_not_fit"
+    assert "more than the 1,000,000 bytes" in answer.reasons[0]
+
+
+def test_an_estimate_against_the_rules_says_which():
+    answer = estimate(model=MODEL, profile=PROFILE, training=TRAINING, layout={"tp": 4, "pp": 3})
+    assert not answer.feasible
+    assert answer.plan is None
+    assert any("4 devices" in reason for reason in answer.reasons)
+    assert set(answer.to_json_dict()) == ANSWER_KEYS
+
+
+def test_a_time_limit_returns_the_best_found_with_its_gap():
+    answer = plan_of(time_limit_s=1e-9)
+    assert answer.certificate is not None
+    assert answer.feasible
+    assert answer.certificate.optimal == (answer.certificate.gap == 0)
+
+
+def test_progress_is_told():
+    told = []
+    plan_of(progress=told.append)
+    assert told
+    assert told[-1].simulated >= 1
+    assert all(report.bound_s <= report.best_step_s * 1.5 for report in told)
+
+
+@pytest.mark.parametrize(
+    "options", [{"fix": "tp=3"}, {"fix": "tp"}, {"forbid": ["tpp"]}, {"top": 0},
+                {"objective": "gpus"}],
+)  # fmt: skip
+def test_bad_questions_are_refused(options):
+    with pytest.raises(InputError):
+        plan_of(**options)
+
+
+def test_adapters_are_refused():
+    training = TRAINING.model_copy(update={"trainable": "lora:16"})
+    with pytest.raises(InputError, match="lora"):
+        plan(model=MODEL, profile=PROFILE, training=training)
+
+
+def test_planning_imports_no_torch():
+    code = "import sys, shardwright.planner.api; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
