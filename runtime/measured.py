@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 from torch import Tensor
@@ -42,7 +41,7 @@ from shardwright.runtime.models.mlp import Activation, activate
 from shardwright.runtime.models.norms import normalize
 from shardwright.runtime.parallel.collectives import TensorParallel
 from shardwright.runtime.parallel.dtypes import promoted, torch_dtype
-from shardwright.runtime.parallel.layers import embed
+from shardwright.runtime.parallel.layers import column_linear, embed, weight_gradient
 from shardwright.runtime.parallel.loss import vocabulary_parallel_cross_entropy
 from shardwright.specs import Precision, PrecisionDTypes, TrainingSpec
 from shardwright.specs.model import (
@@ -55,10 +54,10 @@ from shardwright.specs.model import (
 )
 from shardwright.specs.training import DType
 
-NODES = 8
-"""Backward starts once per micro-batch, not once per operation: many nodes in one timed call."""
-NODES_BYTES = 2**22
-"""Not beyond this much data, beside which the start hardly counts."""
+START = "backward_start"
+"""The part of every timed backward that training has once per micro-batch, not per operation."""
+LINEAR_START_FLOPS = 2**28
+"""Larger products are timed as such, not as nodes of a graph, beside whose cost they are long."""
 NUM_HEADS = 4
 VOCABULARY = 4096
 ROWS_PER_TOKEN = 4
@@ -78,10 +77,6 @@ class Shape:
     @property
     def num_bytes(self) -> int:
         return self.tokens * self.hidden * self.arena.element_bytes
-
-    @property
-    def nodes(self) -> int:
-        return max(1, min(NODES, NODES_BYTES // self.num_bytes))
 
     @property
     def dtypes(self) -> PrecisionDTypes:
@@ -112,6 +107,7 @@ def elementwise_operations(
 ) -> Iterator[TimedOperation]:
     """See `shardwright.hardware_profiles.measure.operation.RuntimeOperations`."""
     shape = Shape(arena, dtype, max(1, numel // hidden), hidden)
+    yield _backward_start(arena, dtype)
     yield from _rms_norm(shape)
     yield from _layer_norm(shape)
     yield from _attention_side(shape)
@@ -143,16 +139,22 @@ class Function:
         warm = [t.detach() for t in inputs[:1] if t.requires_grad]
         return Call(lambda: self.apply(*inputs), warm)
 
-    def backward(self, arena: Arena, nodes: int) -> Call:
-        all_inputs = [self._leaves() for _ in range(nodes)]
-        outputs = list(chain.from_iterable(_outputs(self.apply(*each)) for each in all_inputs))
-        wanted = [t for t in chain.from_iterable(all_inputs) if t.requires_grad]
+    def backward(self, arena: Arena) -> Call:
+        inputs = self._leaves()
+        outputs = _outputs(self.apply(*inputs))
+        wanted = [t for t in inputs if t.requires_grad]
         gradients = [arena.take(*y.shape).to(y.dtype) for y in outputs]
-        return Call(lambda: torch.autograd.grad(outputs, wanted, gradients), count=nodes)
+        return Call(lambda: torch.autograd.grad(outputs, wanted, gradients), gradients)
 
     def _leaves(self) -> Inputs:
         inputs = self.inputs()
         return tuple(t.requires_grad_() if t.is_floating_point() else t for t in inputs)
+
+
+def _backward_start(arena: Arena, dtype: DType) -> TimedOperation:
+    """Backward of a graph whose one node does nothing."""
+    function = Function(lambda x: x.view_as(x), lambda: (arena.take(1),))
+    return TimedOperation(START, dtype, 1, lambda: function.backward(arena), 1)
 
 
 def _outputs(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -165,7 +167,7 @@ def _both_directions(
     """``{name}.forward`` and ``{name}.backward``."""
     yield shape.timed(_booked(books.forward, f"{name}.forward"), function.forward)
     backward = _booked((*books.backward_input, *books.backward_weight), f"{name}.backward")
-    yield shape.timed(backward, lambda: function.backward(shape.arena, shape.nodes), parts)
+    yield shape.timed(backward, lambda: function.backward(shape.arena), (START, *parts))
 
 
 def _booked(operations: Sequence[Operation], name: str) -> Elementwise:
@@ -216,7 +218,7 @@ def _attention_side(shape: Shape) -> Iterator[TimedOperation]:
     cosine, sine = rotary_tables(
         block.rotary, head_dim, shape.tokens, torch_dtype(shape.dtype), shape.vector().device
     )
-    tables = AttentionTables(cosine, sine, None)
+    tables = AttentionTables(cosine=cosine, sine=sine, mask=None, kv_of_query=None)
 
     def rope() -> Call:
         qkv = shape.arena.take(1, shape.tokens, 3 * NUM_HEADS, head_dim)
@@ -324,17 +326,15 @@ def _accumulate_gradient(shape: Shape) -> TimedOperation:
     gradient_dtype = torch_dtype(shape.dtypes.gradient)
 
     def make_call() -> Call:
-        parameters = [shape.rows().requires_grad_() for _ in range(shape.nodes)]
-        buffers = [shape.arena.take(numel).to(gradient_dtype) for _ in parameters]
-        for parameter, buffer in zip(parameters, buffers, strict=True):
-            parameter.register_post_accumulate_grad_hook(_AddTo(buffer))
-        views = [parameter.view_as(parameter) for parameter in parameters]
-        gradients = [shape.rows() for _ in parameters]
-        return Call(lambda: torch.autograd.backward(views, gradients), count=shape.nodes)
+        parameter = shape.rows().requires_grad_()
+        buffer = shape.arena.take(numel).to(gradient_dtype)
+        parameter.register_post_accumulate_grad_hook(_AddTo(buffer))
+        view, gradient = parameter.view_as(parameter), shape.rows()
+        return Call(lambda: torch.autograd.backward(view, gradient), warm=(gradient,))
 
     per_element = booked.num_bytes  # of a parameter of one element
     return TimedOperation(
-        booked.name, booked.dtype, numel * per_element, make_call, shape.num_bytes
+        booked.name, booked.dtype, numel * per_element, make_call, shape.num_bytes, (START,)
     )
 
 
@@ -386,29 +386,62 @@ def _update(shape: Shape) -> Iterator[TimedOperation]:
 
 
 def _adamw(shape: Shape, numel: int) -> Call:
-    """One step over several units of four runs each, decayed and not, as layers have them."""
+    """A step over one unit of four runs, decayed and not, as a layer has them."""
     dtypes = shape.dtypes
     updated, moment = (torch_dtype(d) for d in (dtypes.master or dtypes.parameter, dtypes.moment))
     runs: list[list[Tensor]] = [[], []]
     state: dict[Tensor, dict[str, Tensor]] = {}
-    for _ in range(shape.nodes):
-        flats = [shape.arena.take(numel).to(dtype, copy=True)
-                 for dtype in (updated, torch_dtype(dtypes.gradient), moment, moment)]  # fmt: skip
-        for index, parts in enumerate(zip(*(f.tensor_split(4) for f in flats), strict=True)):
-            weight, weight.grad, exp_avg, exp_avg_sq = parts
-            runs[index % 2].append(weight)
-            step = torch.zeros((), device=weight.device)
-            state[weight] = {"step": step, "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq.abs_()}
+    flats = [
+        shape.arena.take(numel).to(dtype, copy=True)
+        for dtype in (updated, torch_dtype(dtypes.gradient), moment, moment)
+    ]
+    for index, parts in enumerate(zip(*(flat.tensor_split(4) for flat in flats), strict=True)):
+        weight, weight.grad, exp_avg, exp_avg_sq = parts
+        runs[index % 2].append(weight)
+        step = torch.zeros((), device=weight.device)
+        state[weight] = {"step": step, "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq.abs_()}
     decays = (0.0, 0.1)
     groups = [
         {"params": run, "weight_decay": decay} for run, decay in zip(runs, decays, strict=True)
     ]
     optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=True)
     optimizer.state.update(state)
-    return Call(optimizer.step, count=shape.nodes)
+    return Call(optimizer.step)
 
 
-# The attention core
+# Linear layers and the attention core
+
+
+def linear_operations(
+    arena: Arena, dtype: DType, tokens: int, out: int, inner: int
+) -> Iterator[TimedOperation]:
+    """See `shardwright.hardware_profiles.measure.operation.RuntimeOperations`."""
+    flops = 2 * tokens * out * inner
+    item = arena.element_bytes
+    function = Function(
+        lambda x, weight: column_linear(x, weight, None, ALONE),
+        lambda: (arena.take(1, tokens, inner), arena.take(out, inner)),
+    )
+
+    def weight_product() -> Call:
+        gradient, x = arena.take(1, tokens, out), arena.take(1, tokens, inner)
+        return Call(lambda: weight_gradient(gradient, x), warm=(gradient,))
+
+    def input_product() -> Call:
+        gradient, weight = arena.take(tokens, out), arena.take(out, inner)
+        return Call(lambda: torch.mm(gradient, weight), warm=(gradient,))
+
+    y_bytes, dx_bytes, dw_bytes = tokens * out * item, tokens * inner * item, out * inner * item
+    yield TimedOperation("weight_gradient", dtype, flops, weight_product, dw_bytes)
+    yield TimedOperation("forward", dtype, flops, function.forward, y_bytes)
+    if flops > LINEAR_START_FLOPS:
+        yield TimedOperation("input_gradient", dtype, flops, input_product, dx_bytes)
+        return
+    yield _backward_start(arena, dtype)
+    yield TimedOperation(
+        "input_gradient", dtype, flops, lambda: function.backward(arena), dx_bytes + dw_bytes,
+        parts=(START, "weight_gradient"),
+    )  # fmt: skip
 
 
 def attention_operations(
@@ -417,7 +450,7 @@ def attention_operations(
     """See `shardwright.hardware_profiles.measure.operation.RuntimeOperations`."""
     own = range(heads)
     split = HeadSplit(own, own, tuple(own), own)
-    tables = AttentionTables(None, None, None)
+    tables = AttentionTables(cosine=None, sine=None, mask=None, kv_of_query=None)
     function = Function(
         lambda qkv: attend(qkv, split, tables, True),
         lambda: (arena.take(1, seq_len, 3 * heads * head_dim).clone(),),
@@ -430,13 +463,14 @@ def attention_operations(
     }
     out_bytes = heads * seq_len * head_dim * arena.element_bytes
     return (
+        _backward_start(arena, dtype),
         TimedOperation("forward", dtype, flops[False], function.forward, out_bytes),
         TimedOperation(
             "qkv_gradient", dtype, 0,
             lambda: _qkv_gradient(arena, heads, seq_len, head_dim), out_bytes,
         ),
         TimedOperation(
-            "backward", dtype, flops[True], lambda: function.backward(arena, 1), 3 * out_bytes,
-            parts=("qkv_gradient",),
+            "backward", dtype, flops[True], lambda: function.backward(arena), 3 * out_bytes,
+            parts=(START, "qkv_gradient"),
         ),
     )  # fmt: skip

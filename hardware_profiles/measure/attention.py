@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from shardwright.hardware_profiles.measure.bench import Bench
-from shardwright.hardware_profiles.measure.operation import load_operations, time_operation
+from shardwright.hardware_profiles.measure.operation import time_operation
 from shardwright.hardware_profiles.profile import Curve, Point
 
 HEAD_COUNTS = (1, 4, 16)
@@ -17,16 +17,13 @@ HEAD_COUNTS = (1, 4, 16)
 def attention_curves(bench: Bench, budget_s: float) -> Iterator[Curve]:
     """``attention/{forward,backward}@head_dim=..,seq=..`` by FLOPs, causal, by number of heads."""
     plan = bench.plan
-    if plan.operations is None:
-        return
-    runtime = load_operations(plan.operations)
     shapes = list(product(plan.dtypes, plan.head_dims, plan.sequences))
     timer = bench.timer(budget_s / len(shapes) / len(HEAD_COUNTS) / 4)
     for dtype, head_dim, seq_len in shapes:
         found: dict[str, list[Point]] = defaultdict(list)
         for heads in HEAD_COUNTS:
             points: dict[str, Point] = {}
-            for operation in runtime.attention_operations(
+            for operation in bench.runtime.attention_operations(
                 bench.arena(dtype), dtype, heads, seq_len, head_dim
             ):
                 points[operation.name] = time_operation(timer, operation, points)

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
 
+from shardwright.hardware_profiles.measure.operation import (
+    RuntimeOperations,
+    TimedOperation,
+    load_operations,
+)
 from shardwright.hardware_profiles.measure.plan import MeasurePlan
 from shardwright.hardware_profiles.measure.timing import Arena, Timer
 from shardwright.hardware_profiles.profile import Curve, Parameter
@@ -19,7 +25,11 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 }  # fmt: skip
 
 
-@dataclass(slots=True)
+OPERATIONS_BETWEEN = 4
+"""Untimed operations before a timed one: about what a first-level instruction cache holds."""
+
+
+@dataclass
 class Bench:
     """One rank's place in the measurement."""
 
@@ -30,6 +40,8 @@ class Bench:
     messages_fd: int
     """Rank 0's pipe to the process that started the ranks."""
     _arenas: dict[DType, Arena] = field(default_factory=dict)
+    _others: list[TimedOperation] = field(default_factory=list)
+    _next_other: int = 0
 
     def arena(self, dtype: DType) -> Arena:
         """Operands of a dtype; made once, on first use."""
@@ -38,7 +50,25 @@ class Bench:
         return self._arenas[dtype]
 
     def timer(self, point_s: float) -> Timer:
-        return Timer(self.device, point_s, self.plan.min_samples, self.plan.arena_bytes)
+        return Timer(
+            self.device, point_s, self.plan.min_samples, self.plan.arena_bytes,
+            between=self._run_others,
+        )  # fmt: skip
+
+    @cached_property
+    def runtime(self) -> RuntimeOperations:
+        """The operations of the runtime."""
+        return load_operations(self.plan.operations)
+
+    def _run_others(self) -> None:
+        """The next few of the runtime's operations, on small tensors."""
+        if not self._others:
+            dtype, hidden = self.plan.dtypes[0], self.plan.hidden
+            arena = self.arena(dtype)
+            self._others += self.runtime.elementwise_operations(arena, dtype, hidden, hidden)
+        for _ in range(OPERATIONS_BETWEEN):
+            self._others[self._next_other].make_call().run()
+            self._next_other = (self._next_other + 1) % len(self._others)
 
     @property
     def leads(self) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from shardwright.hardware_profiles.measure.bench import Bench
 from shardwright.hardware_profiles.measure.operation import (
     TimedOperation,
-    load_operations,
     time_operation,
 )
 from shardwright.hardware_profiles.measure.timing import Arena, Call
@@ -40,9 +39,7 @@ def _points(
     arena, hidden = bench.arena(dtype), bench.plan.hidden
     numel = max(hidden, num_bytes // arena.element_bytes)
     operations = [_stream(arena, dtype, numel)]
-    if bench.plan.operations is not None:
-        runtime = load_operations(bench.plan.operations)
-        operations += runtime.elementwise_operations(arena, dtype, numel, hidden)
+    operations += bench.runtime.elementwise_operations(arena, dtype, numel, hidden)
     timer = bench.timer(budget_s / len(operations) / 2)
     points: dict[str, Point] = {}
     kept: dict[tuple[str, DType], Point] = {}

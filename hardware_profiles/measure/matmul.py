@@ -1,109 +1,70 @@
 """Matrix products by shape.
 
 A layer multiplies in three forms, which differ in how their operands lie in memory, and a skinny
-product can run at a tenth of a square one's rate; so each form gets a grid over m, n and k.
+product can run at a tenth of a square one's rate; so each form gets a grid over m, n and k:
+
+    forward           x[m, k] @ weight[n, k]^T    m = tokens
+    input_gradient    dy[m, k] @ weight[k, n]     m = tokens
+    weight_gradient   dy[k, m]^T @ x[k, n]        k = tokens
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections import defaultdict
+from collections.abc import Iterator
 from itertools import product
-from typing import Any
 
-import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from shardwright.hardware_profiles.device import synchronize
 from shardwright.hardware_profiles.measure.bench import Bench
+from shardwright.hardware_profiles.measure.operation import time_operation
 from shardwright.hardware_profiles.measure.plan import MeasurePlan
-from shardwright.hardware_profiles.measure.timing import Arena, Call
-from shardwright.hardware_profiles.profile import Curve
+from shardwright.hardware_profiles.profile import Curve, Point
 from shardwright.specs.training import DType
 
-Grid = dict[tuple[int, int], tuple[int, ...]]
-"""The rows m by (n, k)."""
+FORMS = ("forward", "input_gradient", "weight_gradient")
 
-
-class _Product(torch.autograd.Function):
-    """``x @ weight^T`` as layers perform it: a node of the graph in Python, its input gradient in
-    backward. (The weight gradient, in the same node, is measured by itself.)"""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return torch.mm(x, weight.t())
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        _, weight = ctx.saved_tensors
-        return torch.mm(gradient, weight), None
-
-
-def _product(x: Tensor, weight: Tensor) -> Tensor:
-    y: Tensor = _Product.apply(x, weight)  # type: ignore[no-untyped-call]
-    return y
-
-
-def _forward(arena: Arena, m: int, n: int, k: int) -> Call:
-    """``x[m, k] @ weight[n, k]^T``."""
-    x, weight = arena.take(m, k).requires_grad_(), arena.take(n, k)
-    return Call(lambda: _product(x, weight), warm=(x.detach(),))
-
-
-def _input_gradient(arena: Arena, m: int, n: int, k: int) -> Call:
-    """``dy[m, k] @ weight[k, n]``, as nodes of one graph where the products are small."""
-    count = max(1, min(NODES, NODES_FLOPS // (2 * m * n * k)))
-    x = [arena.take(m, n).requires_grad_() for _ in range(count)]
-    y = [_product(each, arena.take(k, n)) for each in x]
-    dy = [arena.take(m, k) for _ in range(count)]
-    return Call(lambda: torch.autograd.grad(y, x, dy), warm=(dy[0],), count=count)
-
-
-def _weight_gradient(arena: Arena, m: int, n: int, k: int) -> Call:
-    """``dy[k, m]^T @ x[k, n]``: k counts tokens."""
-    dy, x = arena.take(k, m), arena.take(k, n)
-    return Call(lambda: torch.mm(dy.t(), x), warm=(dy,))
-
-
-NODES = 8
-"""Backward starts up once per micro-batch: many nodes in one call, so that this hardly counts."""
-NODES_FLOPS = 2**27
-"""Not beyond this much work, beside which it hardly counts anyway."""
-
-FORMS: dict[str, Callable[[Arena, int, int, int], Call]] = {
-    "forward": _forward,
-    "input_gradient": _input_gradient,
-    "weight_gradient": _weight_gradient,
-}
+Shape = tuple[int, int, int]
+"""(tokens, columns out, columns in) of a linear layer."""
 
 
 def matmul_curves(bench: Bench, budget_s: float) -> Iterator[Curve]:
     """``matmul/{form}@n=..,k=..`` by FLOPs, for every dtype and form."""
-    share_s = budget_s / len(bench.plan.dtypes) / len(FORMS)
+    share_s = budget_s / len(bench.plan.dtypes)
     for dtype in bench.plan.dtypes:
         most_flops = bench.plan.longest_call_s * square_rate(bench, dtype)
-        grid = choose_grid(bench.plan, most_flops, share_s)
-        point_s = share_s / sum(len(rows) for rows in grid.values()) / 2
-        for form in FORMS:
-            yield from _form_curves(bench, dtype, form, grid, point_s)
+        shapes = choose_shapes(bench.plan, most_flops, share_s)
+        timer = bench.timer(share_s / len(shapes) / len(FORMS) / 2)
+        found: dict[tuple[str, int, int], list[Point]] = defaultdict(list)
+        for tokens, out, inner in shapes:
+            points: dict[str, Point] = {}
+            for operation in bench.runtime.linear_operations(
+                bench.arena(dtype), dtype, tokens, out, inner
+            ):
+                points[operation.name] = time_operation(timer, operation, points)
+            for form in FORMS:
+                _, n, k = extents_of(form, (tokens, out, inner))
+                found[form, n, k].append(points[form])
+        for (form, n, k), row in found.items():
+            yield Curve(
+                quantity="flops", op=f"matmul/{form}@n={n},k={k}", dtype=dtype,
+                points=tuple(sorted(row)),
+            )  # fmt: skip
 
 
-def _form_curves(
-    bench: Bench, dtype: DType, form: str, grid: Grid, point_s: float
-) -> Iterator[Curve]:
-    arena, timer = bench.arena(dtype), bench.timer(point_s)
-    for (n, k), rows in grid.items():
-        points = []
-        for m in rows:
-            make_call = partial(FORMS[form], arena, m, n, k)
-            points.append(timer.point(2 * m * n * k, make_call, m * n * arena.element_bytes))
-        op = f"matmul/{form}@n={n},k={k}"
-        yield Curve(quantity="flops", op=op, dtype=dtype, points=tuple(points))
+def extents_of(form: str, shape: Shape) -> tuple[int, int, int]:
+    """(m, n, k) of a form's product."""
+    tokens, out, inner = shape
+    match form:
+        case "forward":
+            return tokens, out, inner
+        case "input_gradient":
+            return tokens, inner, out
+        case _:
+            return out, inner, tokens
 
 
 def square_rate(bench: Bench, dtype: DType) -> float:
@@ -124,26 +85,24 @@ def _once(bench: Bench, a: Tensor, b: Tensor) -> float:
     return time.perf_counter() - started
 
 
-def choose_grid(plan: MeasurePlan, most_flops: float, budget_s: float) -> Grid:
-    """The rows m to measure for each (n, k): the finest grid, by factors of 2, 4 or 8, that can be
-    measured in ``budget_s``.
+def choose_shapes(plan: MeasurePlan, most_flops: float, budget_s: float) -> list[Shape]:
+    """The layers to measure: the finest grid of extents, by factors of 2, 4 or 8, that can be
+    measured in ``budget_s``; else the coarsest.
 
     ``most_flops``: how much one call may compute, at ``plan.longest_call_s``; above it a product's
-    rate changes no more. The coarsest grid is taken where none is fast enough.
+    rate changes no more.
     """
     grids = [_grid(plan, most_flops, factor_log2) for factor_log2 in (1, 2, 3)]
-    calls = plan.min_samples + 1
-    for grid in grids:
-        flops = sum(2 * m * n * k for (n, k), rows in grid.items() for m in rows)
+    calls = len(FORMS) * (plan.min_samples + 1)
+    for shapes in grids:
+        flops = sum(2 * math.prod(shape) for shape in shapes)
         if calls * flops / most_flops * plan.longest_call_s < budget_s / 2:
-            return grid
+            return shapes
     return grids[-1]
 
 
-def _grid(plan: MeasurePlan, most_flops: float, factor_log2: int) -> Grid:
+def _grid(plan: MeasurePlan, most_flops: float, factor_log2: int) -> list[Shape]:
     steps = int(math.log2(plan.largest_extent / plan.smallest_extent)) // factor_log2
     extents = [plan.smallest_extent << factor_log2 * step for step in range(steps + 1)]
-    return {
-        (n, k): tuple(m for m in extents if m == extents[0] or 2 * m * n * k <= most_flops)
-        for n, k in product(extents, extents)
-    }
+    shapes = list(product(extents, extents, extents))
+    return [shape for shape in shapes if 2 * math.prod(shape) <= most_flops] or shapes[:1]

@@ -41,10 +41,16 @@ class RuntimeOperations(Protocol):
         """Those whose main tensor has ``numel`` elements in rows of ``hidden``; those that are
         ``parts`` of others come before them."""
 
+    def linear_operations(
+        self, arena: Arena, dtype: DType, tokens: int, out: int, inner: int
+    ) -> Iterable[TimedOperation]:
+        """``weight_gradient``, ``forward`` and ``input_gradient`` of a layer from ``inner`` to
+        ``out`` columns, named so; x in FLOPs, or none for what is only a part of others."""
+
     def attention_operations(
         self, arena: Arena, dtype: DType, heads: int, seq_len: int, head_dim: int
     ) -> Iterable[TimedOperation]:
-        """Forward and backward of the core, named so."""
+        """``forward`` and ``backward`` of the core, named so, after their parts."""
 
 
 def load_operations(module: str) -> RuntimeOperations:

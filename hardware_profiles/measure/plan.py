@@ -13,9 +13,8 @@ MIB = 2**20
 class MeasurePlan(Spec):
     """What the ranks of a profile measure; given to each of them as JSON."""
 
-    operations: str | None = "shardwright.runtime.measured"
-    """Module that offers the runtime's own operations (`RuntimeOperations`), imported by each rank;
-    null = none but matrix products, streams and collectives."""
+    operations: str = "shardwright.runtime.measured"
+    """Module that offers the runtime's own operations (`RuntimeOperations`)."""
     dtypes: tuple[DType, ...] = ("fp32", "bf16")
     budget_s: PositiveFloat = 90.0
     """Planned length in all; a phase chooses its grid so that its share suffices."""

@@ -4,6 +4,9 @@ In training an operation rarely meets the weights that it used last: a whole mod
 the caches in between. So operands come from an `Arena` larger than the caches, each call a fresh
 place in it, and results are kept for a while so that new ones land in other memory. What the
 operation before it has just written (`warm`) is touched again just before the clock starts.
+
+Neither does an operation follow itself: the processor has other code in its caches, which doubles
+the cost of small calls. So a few other operations run (`between`) before each timed one.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ import torch
 
 from shardwright.hardware_profiles.device import synchronize
 from shardwright.hardware_profiles.profile import Point
+
+LONG_CALL_S = 2e-3
+"""Beside a call this long it does not matter what ran before."""
 
 ALIGNMENT_BYTES = 64
 """Of every tensor in an arena: a cache line, and what torch's own allocator grants."""
@@ -67,8 +73,6 @@ class Call:
 
     run: Callable[[], object]
     warm: Sequence[torch.Tensor] = ()
-    count: int = 1
-    """How many operations ``run`` performs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class Timer:
     """How much of past results stays alive."""
 
     max_samples: int = 50
+    between: Callable[[], object] | None = None
+    """What runs, untimed, before each timed call on a CPU."""
 
     def point(self, x: float, make_call: Callable[[], Call], result_bytes: int) -> Point:
         """The median and interquartile range of the seconds of one call.
@@ -91,7 +97,8 @@ class Timer:
         their mean; on a CPU each call is a sample.
         """
         kept: deque[object] = deque(maxlen=max(1, min(64, self.kept_bytes // max(1, result_bytes))))
-        first_s = self._sample(make_call, kept, 1)  # also warms caches of kernels
+        first_s = self._sample(make_call, kept, 1, None)  # also makes kernels, where they are made
+        between = self.between if first_s < LONG_CALL_S else None
         batch = 1 if self.device.type == "cpu" else max(1, min(64, round(1e-3 / first_s)))
         samples: list[float] = []
         with collector_off():
@@ -99,12 +106,20 @@ class Timer:
             while len(samples) < self.min_samples or (
                 len(samples) < self.max_samples and time.perf_counter() - started < self.point_s
             ):
-                samples.append(self._sample(make_call, kept, batch))
+                samples.append(self._sample(make_call, kept, batch, between))
         return summarise(x, samples)
 
-    def _sample(self, make_call: Callable[[], Call], kept: deque[object], batch: int) -> float:
+    def _sample(
+        self,
+        make_call: Callable[[], Call],
+        kept: deque[object],
+        batch: int,
+        between: Callable[[], object] | None,
+    ) -> float:
         calls = [make_call() for _ in range(batch)]
         if self.device.type == "cpu":
+            if between is not None:
+                between()
             for tensor in calls[0].warm:
                 tensor.mul_(1.0)
         synchronize(self.device)
@@ -113,7 +128,7 @@ class Timer:
         synchronize(self.device)
         elapsed_s = time.perf_counter() - started
         kept.extend(results)
-        return elapsed_s / sum(call.count for call in calls)
+        return elapsed_s / batch
 
 
 def summarise(x: float, samples: Sequence[float]) -> Point:

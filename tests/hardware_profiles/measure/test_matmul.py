@@ -6,9 +6,13 @@ import pytest
 import torch
 
 from shardwright.hardware_profiles.measure.bench import Bench
-from shardwright.hardware_profiles.measure.matmul import FORMS, choose_grid, matmul_curves
+from shardwright.hardware_profiles.measure.matmul import (
+    FORMS,
+    choose_shapes,
+    extents_of,
+    matmul_curves,
+)
 from shardwright.hardware_profiles.measure.plan import MeasurePlan
-from shardwright.hardware_profiles.measure.timing import Arena
 
 CPU = torch.device("cpu")
 
@@ -17,40 +21,46 @@ CPU = torch.device("cpu")
     ("budget_s", "extents"),
     [
         (1000.0, (32, 64, 128, 256, 512, 1024, 2048)),
-        (4.0, (32, 128, 512, 2048)),
+        (12.0, (32, 128, 512, 2048)),
         (0.01, (32, 256, 2048)),
     ],
 )
 def test_the_grid_is_as_fine_as_there_is_time(budget_s: float, extents: tuple[int, ...]) -> None:
-    grid = choose_grid(MeasurePlan(), most_flops=2e9, budget_s=budget_s)
-    assert sorted({n for n, _ in grid}) == list(extents)
-    assert sorted({k for _, k in grid}) == list(extents)
+    shapes = choose_shapes(MeasurePlan(), most_flops=2e9, budget_s=budget_s)
+    for axis in range(3):
+        assert sorted({shape[axis] for shape in shapes}) == list(extents)
 
 
-def test_no_product_larger_than_the_most_but_the_first_of_each_curve() -> None:
-    grid = choose_grid(MeasurePlan(), most_flops=1e8, budget_s=1000.0)
-    assert grid[32, 32][-1] == 2048
-    assert grid[1024, 1024] == (32,)
-    for (n, k), rows in grid.items():
-        assert rows[0] == 32
-        assert all(2 * m * n * k <= 1e8 for m in rows[1:])
+def test_no_product_is_larger_than_the_most() -> None:
+    shapes = choose_shapes(MeasurePlan(), most_flops=1e8, budget_s=1000.0)
+    assert (32, 1024, 1024) in shapes
+    assert max(2 * tokens * out * inner for tokens, out, inner in shapes) <= 1e8
+    assert choose_shapes(MeasurePlan(), most_flops=1.0, budget_s=1000.0) == [(32, 32, 32)]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_form_multiplies_m_by_k_with_k_by_n(form: str) -> None:
-    call = FORMS[form](Arena(2**20, torch.float32, CPU), 4, 6, 8)
-    result = call.run()
-    products = list(result) if isinstance(result, tuple) else [result]
-    assert len(products) == call.count
-    for each in products:
-        assert isinstance(each, torch.Tensor)
-        assert each.shape == (4, 6)
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [("forward", (4, 6, 8)), ("input_gradient", (4, 8, 6)), ("weight_gradient", (6, 8, 4))],
+)
+def test_a_form_is_the_product_of_its_extents(form: str, expected: tuple[int, int, int]) -> None:
+    """What is timed for a layer of 4 tokens from 8 to 6 columns makes an [m, n] tensor."""
+    assert extents_of(form, (4, 6, 8)) == expected
+    bench = Bench(0, 1, CPU, MeasurePlan.quick(), -1)
+    operations = {
+        op.name: op for op in bench.runtime.linear_operations(bench.arena("fp32"), "fp32", 4, 6, 8)
+    }
+    result = operations[form].make_call().run()
+    made = result[0] if isinstance(result, tuple) else result
+    assert isinstance(made, torch.Tensor)
+    assert made.shape[-2:] == expected[:2]
+    assert operations[form].x == 2 * 4 * 6 * 8
 
 
-def test_curves_cover_every_form_and_extent() -> None:
+def test_curves_cover_every_form_and_extent_and_ascend() -> None:
     plan = MeasurePlan.quick().model_copy(update={"largest_extent": 128, "arena_bytes": 2**20})
     curves = list(matmul_curves(Bench(0, 1, CPU, plan, -1), budget_s=0.5))
-    forms = {curve.op.partition("@")[0] for curve in curves}
-    assert forms == {f"matmul/{form}" for form in FORMS}
+    assert {curve.op.partition("@")[0] for curve in curves} == {f"matmul/{f}" for f in FORMS}
     for curve in curves:
+        sizes = [point.x for point in curve.points]
+        assert sizes == sorted(set(sizes)), curve.op
         assert all(point.median_s > 0 for point in curve.points)

@@ -126,7 +126,6 @@ def test_every_operation_runs(dtype: DType) -> None:
         call = operation.make_call()
         call.run()
         assert operation.x > 0, operation.name
-        assert call.count >= 1
 
 
 def test_parts_come_before_what_they_are_part_of() -> None:

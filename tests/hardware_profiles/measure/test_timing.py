@@ -50,9 +50,19 @@ class TestTimer:
         assert point.n == 5
         assert point.median_s == pytest.approx(0.01, rel=0.5)
 
-    def test_a_call_of_several_operations_is_shared_among_them(self) -> None:
-        point = timer().point(1, lambda: Call(lambda: time.sleep(0.02), count=4), 0)
-        assert point.median_s == pytest.approx(0.005, rel=0.5)
+    def test_something_else_runs_before_each_short_call_and_is_not_timed(self) -> None:
+        runs: list[str] = []
+
+        def between() -> None:
+            runs.append("between")
+            time.sleep(0.01)
+
+        timed = Timer(CPU, 0.0, 3, 2**20, between=between)
+        assert timed.point(1, lambda: Call(lambda: runs.append("timed")), 0).median_s < 0.001
+        assert runs == ["timed"] + ["between", "timed"] * 3
+        runs.clear()
+        timed.point(1, lambda: Call(lambda: time.sleep(0.003)), 0)
+        assert runs == []
 
     def test_more_samples_while_there_is_time_and_no_more_than_the_most(self) -> None:
         assert timer(point_s=10.0, max_samples=20).point(1, lambda: Call(lambda: None), 0).n == 20
