@@ -22,7 +22,7 @@ PricerFactory = Callable[[Problem], Pricer]
 
 SHORTEST_SEQUENCE = 128
 """No shorter one is suggested: below it nobody trains a large model."""
-MOST_NODES_FACTOR = 1024
+MOST_NODES_FACTOR = 64
 """No cluster larger than this many times the user's own is suggested."""
 
 
@@ -61,20 +61,25 @@ def suggestions(
 ) -> tuple[Suggestion, ...]:
     """Changes of each kind that help, the smallest of its kind; in the order in which they cost
     least: allowing what was ruled out, precision, batch, sequence, hardware."""
+    known: dict[str, Candidate | None] = {}
+
+    def fitting(change: _Change) -> Candidate | None:
+        if change.words not in known:
+            known[change.words] = _first_fitting(change, make_pricer)
+        return known[change.words]
+
     found = []
     for alternatives in (
         *_relaxations(problem, constraints),
         _precisions(problem, constraints),
         _batches(problem, constraints),
         _sequences(problem, constraints),
-        _nodes(
-            problem, constraints, lambda change: _first_fitting(change, make_pricer) is not None
-        ),
+        _nodes(problem, constraints, fitting),
     ):
         for change in alternatives:
-            fitting = _first_fitting(change, make_pricer)
-            if fitting is not None:
-                found.append(_suggestion(change, fitting))
+            fits = fitting(change)
+            if fits is not None:
+                found.append(_suggestion(change, fits))
                 break
     return tuple(found)
 
@@ -205,7 +210,7 @@ def _sequences(problem: Problem, constraints: Constraints) -> Iterator[_Change]:
 
 
 def _nodes(
-    problem: Problem, constraints: Constraints, helps: Callable[[_Change], bool]
+    problem: Problem, constraints: Constraints, fitting: Callable[[_Change], Candidate | None]
 ) -> Iterator[_Change]:
     """The fewest nodes of the same kind that help, where nodes are connected: by doubling, then by
     halving the step, which takes for granted that more nodes never help less."""
@@ -217,13 +222,14 @@ def _nodes(
         return _Change(f"--nodes {count}", _with_nodes(problem, count), constraints)
 
     too_few, enough = group.num_nodes, 2 * group.num_nodes
-    while not helps(change(enough)):
+    while fitting(change(enough)) is None:
         too_few, enough = enough, 2 * enough
         if enough > group.num_nodes * MOST_NODES_FACTOR:
             return
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
-        too_few, enough = (too_few, middle) if helps(change(middle)) else (middle, enough)
+        helps = fitting(change(middle)) is not None
+        too_few, enough = (too_few, middle) if helps else (middle, enough)
     yield change(enough)
 
 
