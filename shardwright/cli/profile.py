@@ -30,12 +30,13 @@ def profile(
 ) -> None:
     """Measure compute, memory and collectives on this machine, in under two minutes."""
     from shardwright.cli import _inputs, _output
+
+    _inputs.require_torch("profile")
     from shardwright.hardware_profiles import measure
     from shardwright.hardware_profiles.discover import local_cluster
     from shardwright.hardware_profiles.profile import HardwareProfile
     from shardwright.specs.plan import write_text
 
-    _inputs.require_torch("profile")
     _output.check_output(output, HardwareProfile, force=force)
     num_ranks = ranks or local_cluster().num_devices
     found = load_if_fitting(output, num_ranks) if reuse and not force else None

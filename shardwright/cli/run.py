@@ -46,9 +46,10 @@ def run(
     process per rank of the plan is started on this machine.
     """
     from shardwright.cli import _inputs, _output
-    from shardwright.runtime import api
 
     _inputs.require_torch("run")
+    from shardwright.runtime import api
+
     logging.getLogger("shardwright").setLevel(logging.INFO)
     summary = api.run(
         plan_path=plan, data=data, steps=steps, save_dir=save, resume=resume,
