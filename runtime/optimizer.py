@@ -1,7 +1,9 @@
 """AdamW on flat slices, the global gradient norm, and the learning rate.
 
 Each rank updates the slice of every unit that belongs to it, with torch's fused AdamW on views of
-flat buffers: one view per run of neighbouring parameters that are all decayed or all not.
+flat buffers: one view per run of neighbouring parameters that are all decayed or all not. It is the
+functional form: the class `torch.optim.AdamW` would import torch's compiler, which costs each rank
+seconds and memory.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from shardwright.runtime.parallel.dtypes import torch_dtype
 from shardwright.runtime.parallel.shards import ParameterShard
@@ -75,6 +78,34 @@ class UnitState:
         return found if self.master is None else found | {"master": self.master}
 
 
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Views of all runs that are treated alike, as torch's functional AdamW takes them."""
+
+    weights: list[Tensor]
+    gradients: list[Tensor]
+    exp_avgs: list[Tensor]
+    exp_avg_sqs: list[Tensor]
+    steps: list[Tensor]
+    """Of each run its count of updates, a float32 scalar."""
+
+    @classmethod
+    def of(cls, states: Sequence[UnitState], *, decayed: bool, device: torch.device) -> _Runs:
+        runs = [
+            (state, place)
+            for state in states
+            for is_decayed, place in state.decay_runs()
+            if is_decayed == decayed
+        ]
+        return cls(
+            weights=[state.updated[place] for state, place in runs],
+            gradients=[state.unit.gradients[place] for state, place in runs],
+            exp_avgs=[state.exp_avg[place] for state, place in runs],
+            exp_avg_sqs=[state.exp_avg_sq[place] for state, place in runs],
+            steps=[torch.zeros((), dtype=torch.float32, device=device) for _ in runs],
+        )
+
+
 class FlatAdamW:
     """AdamW (Loshchilov & Hutter 2019) on the slices of flat units."""
 
@@ -90,35 +121,10 @@ class FlatAdamW:
         self.states = tuple(UnitState(unit, dtypes) for unit in units)
         self._device = device
         self._num_steps = 0
-        self._optimizer = self._bind()
-
-    def _bind(self) -> torch.optim.AdamW | None:
-        """torch's optimizer over views of our buffers; None on a stage without parameters."""
-        views: dict[bool, list[Tensor]] = {True: [], False: []}
-        state: dict[Tensor, dict[str, Tensor]] = {}
-        for unit_state in self.states:
-            for decayed, place in unit_state.decay_runs():
-                view = unit_state.updated[place]
-                view.grad = unit_state.unit.gradients[place]
-                views[decayed].append(view)
-                state[view] = {
-                    "step": torch.zeros((), dtype=torch.float32, device=view.device),
-                    "exp_avg": unit_state.exp_avg[place],
-                    "exp_avg_sq": unit_state.exp_avg_sq[place],
-                }
-        groups = [
-            {"params": views[decayed], "weight_decay": self.spec.weight_decay if decayed else 0.0}
+        self._runs = {
+            decayed: _Runs.of(self.states, decayed=decayed, device=device)
             for decayed in (True, False)
-            if views[decayed]
-        ]
-        if not groups:
-            return None
-        betas = (self.spec.beta1, self.spec.beta2)
-        optimizer = torch.optim.AdamW(
-            groups, lr=self.spec.learning_rate, betas=betas, eps=self.spec.epsilon, fused=True
-        )
-        optimizer.state.update(state)
-        return optimizer
+        }
 
     @property
     def num_steps(self) -> int:
@@ -128,9 +134,9 @@ class FlatAdamW:
     @num_steps.setter
     def num_steps(self, value: int) -> None:
         self._num_steps = value
-        if self._optimizer is not None:
-            for state in self._optimizer.state.values():
-                state["step"].fill_(value)
+        for runs in self._runs.values():
+            for step in runs.steps:
+                step.fill_(value)
 
     def squared_gradient_norm(self) -> Tensor:
         """Scalar float64: the squares of the gradients of every element that this rank owns.
@@ -154,11 +160,24 @@ class FlatAdamW:
     def step(self, learning_rate: float) -> None:
         """One update of the own slices, from reduced and clipped gradients."""
         self._num_steps += 1
-        if self._optimizer is None:
-            return
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
-        self._optimizer.step()
+        for decayed, runs in self._runs.items():
+            if runs.weights:
+                adamw(
+                    runs.weights,
+                    runs.gradients,
+                    runs.exp_avgs,
+                    runs.exp_avg_sqs,
+                    [],
+                    runs.steps,
+                    fused=True,
+                    amsgrad=False,
+                    maximize=False,
+                    lr=learning_rate,
+                    beta1=self.spec.beta1,
+                    beta2=self.spec.beta2,
+                    eps=self.spec.epsilon,
+                    weight_decay=self.spec.weight_decay if decayed else 0.0,
+                )
         for state in self.states:
             state.copy_to_weights()
 

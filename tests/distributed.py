@@ -52,11 +52,20 @@ def run_on_ranks(
         return _collect(readers, timeout_s)
 
 
+_PRELOADED = [
+    "torch.distributed",
+    "torch.fx.experimental.symbolic_shapes",  # what ``backward`` imports when given a gradient
+    "shardwright.runtime.step",
+    "tests.distributed",
+]
+"""Imported once by the server, not by each rank, which would cost it seconds."""
+
+
 @functools.cache
 def _context() -> ForkServerContext:
     """A server that is ready: importing torch on a busy machine is not the ranks' time."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "tests.distributed"])
+    context.set_forkserver_preload(_PRELOADED)
     first = context.Process(target=_do_nothing, daemon=True)
     first.start()
     first.join(timeout=120.0)
@@ -108,6 +117,7 @@ def _rank_main(
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    message: tuple[bool, Any]
     try:
         dist.init_process_group(
             "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size,
