@@ -200,6 +200,7 @@ def choices_of(layout: Layout) -> Choices:
 
 
 ProblemFactory = Callable[..., Problem]
+CostsFactory = type[InventedCosts]
 
 
 @pytest.fixture
@@ -208,5 +209,5 @@ def make_problem() -> ProblemFactory:
 
 
 @pytest.fixture
-def make_costs() -> type[InventedCosts]:
+def make_costs() -> CostsFactory:
     return InventedCosts

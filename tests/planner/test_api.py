@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.resolve import resolve_cluster
-from shardwright.planner.api import estimate, plan
+from shardwright.planner.api import PlanAnswer, estimate, plan
+from shardwright.planner.search import Progress
 from shardwright.specs import Breakdown, InputError, Plan, TrainingSpec
 from tests.planner.conftest import tiny_model
 
@@ -36,11 +39,11 @@ CERTIFICATE_KEYS = {
 }  # fmt: skip
 
 
-def plan_of(**options):
+def plan_of(**options: Any) -> PlanAnswer:
     return plan(model=MODEL, profile=PROFILE, training=TRAINING, **options)
 
 
-def small(usable_bytes):
+def small(usable_bytes: int) -> HardwareProfile:
     (group,) = PROFILE.devices.groups
     device = group.accelerator.model_copy(update={"usable_memory_bytes": usable_bytes})
     group = group.model_copy(update={"accelerator": device})
@@ -48,7 +51,7 @@ def small(usable_bytes):
     return PROFILE.model_copy(update={"devices": devices})
 
 
-def test_the_json_of_a_plan_has_the_promised_keys():
+def test_the_json_of_a_plan_has_the_promised_keys() -> None:
     answer = plan_of(assumed={"precision": "bf16"})
     value = json.loads(json.dumps(answer.to_json_dict()))
     assert set(value) == ANSWER_KEYS
@@ -65,7 +68,7 @@ def test_the_json_of_a_plan_has_the_promised_keys():
     assert breakdown_s == pytest.approx(value["prediction"]["step_time_s"])
 
 
-def test_the_plan_is_complete_and_comes_back_byte_for_byte():
+def test_the_plan_is_complete_and_comes_back_byte_for_byte() -> None:
     made = plan_of(fix="pp=2").plan
     assert made is not None
     assert made.schedule is not None
@@ -75,8 +78,8 @@ def test_the_plan_is_complete_and_comes_back_byte_for_byte():
     assert Plan.from_json(made.to_json()).to_json() == made.to_json()
 
 
-def test_equal_questions_have_equal_answers():
-    def told(answer):
+def test_equal_questions_have_equal_answers() -> None:
+    def told(answer: PlanAnswer) -> dict[str, Any]:
         value = answer.to_json_dict()
         del value["certificate"]["search_s"]
         return value
@@ -84,7 +87,7 @@ def test_equal_questions_have_equal_answers():
     assert told(plan_of(top=4)) == told(plan_of(top=4))
 
 
-def test_rows_differ_in_more_than_boundaries_and_come_in_order():
+def test_rows_differ_in_more_than_boundaries_and_come_in_order() -> None:
     made = plan_of(top=5).plan
     assert made is not None
     rows = [made.layout, *(candidate.layout for candidate in made.alternatives)]
@@ -96,7 +99,7 @@ def test_rows_differ_in_more_than_boundaries_and_come_in_order():
     assert times == sorted(times)
 
 
-def test_what_is_fixed_and_forbidden_holds():
+def test_what_is_fixed_and_forbidden_holds() -> None:
     made = plan_of(fix={"pp": 2, "schedule": "gpipe"}, forbid=["zero", "recompute"]).plan
     assert made is not None
     assert (made.layout.pp, made.layout.schedule, made.layout.zero) == (2, "gpipe", 0)
@@ -104,7 +107,7 @@ def test_what_is_fixed_and_forbidden_holds():
     assert "fixed: pp = 2, schedule = gpipe" in made.certificate.space
 
 
-def test_what_does_not_fit_has_reasons_and_no_plan():
+def test_what_does_not_fit_has_reasons_and_no_plan() -> None:
     answer = plan(model=MODEL, profile=small(10**6), training=TRAINING)
     value = answer.to_json_dict()
     assert set(value) == ANSWER_KEYS
@@ -114,7 +117,7 @@ def test_what_does_not_fit_has_reasons_and_no_plan():
     assert value["certificate"]["excluded_by_bound"] == 0
 
 
-def test_an_estimate_prices_the_layout_that_was_named():
+def test_an_estimate_prices_the_layout_that_was_named() -> None:
     answer = estimate(
         model=MODEL, profile=PROFILE, training=TRAINING, layout="tp=2,pp=2,stages=0-2/2-6,mb=2"
     )
@@ -126,7 +129,7 @@ def test_an_estimate_prices_the_layout_that_was_named():
     assert set(answer.to_json_dict()) == ANSWER_KEYS
 
 
-def test_an_estimate_equals_the_plan_of_the_same_layout():
+def test_an_estimate_equals_the_plan_of_the_same_layout() -> None:
     made = plan_of().plan
     assert made is not None
     from shardwright.planner.choices import layout_in_words
@@ -139,7 +142,7 @@ def test_an_estimate_equals_the_plan_of_the_same_layout():
     assert answer.plan.prediction == made.prediction
 
 
-def test_an_estimate_that_does_not_fit_is_priced_all_the_same():
+def test_an_estimate_that_does_not_fit_is_priced_all_the_same() -> None:
     answer = estimate(model=MODEL, profile=small(10**6), training=TRAINING, layout={"tp": 4})
     assert not answer.feasible
     assert answer.plan is not None
@@ -147,7 +150,7 @@ def test_an_estimate_that_does_not_fit_is_priced_all_the_same():
     assert "more than the 1,000,000 bytes" in answer.reasons[0]
 
 
-def test_an_estimate_against_the_rules_says_which():
+def test_an_estimate_against_the_rules_says_which() -> None:
     answer = estimate(model=MODEL, profile=PROFILE, training=TRAINING, layout={"tp": 4, "pp": 3})
     assert not answer.feasible
     assert answer.plan is None
@@ -155,15 +158,15 @@ def test_an_estimate_against_the_rules_says_which():
     assert set(answer.to_json_dict()) == ANSWER_KEYS
 
 
-def test_a_time_limit_returns_the_best_found_with_its_gap():
+def test_a_time_limit_returns_the_best_found_with_its_gap() -> None:
     answer = plan_of(time_limit_s=1e-9)
     assert answer.certificate is not None
     assert answer.feasible
     assert answer.certificate.optimal == (answer.certificate.gap == 0)
 
 
-def test_progress_is_told():
-    told = []
+def test_progress_is_told() -> None:
+    told: list[Progress] = []
     plan_of(progress=told.append)
     assert told
     assert told[-1].simulated >= 1
@@ -174,17 +177,17 @@ def test_progress_is_told():
     "options", [{"fix": "tp=3"}, {"fix": "tp"}, {"forbid": ["tpp"]}, {"top": 0},
                 {"objective": "gpus"}],
 )  # fmt: skip
-def test_bad_questions_are_refused(options):
+def test_bad_questions_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         plan_of(**options)
 
 
-def test_adapters_are_refused():
+def test_adapters_are_refused() -> None:
     training = TRAINING.model_copy(update={"trainable": "lora:16"})
     with pytest.raises(InputError, match="lora"):
         plan(model=MODEL, profile=PROFILE, training=training)
 
 
-def test_planning_imports_no_torch():
+def test_planning_imports_no_torch() -> None:
     code = "import sys, shardwright.planner.api; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -11,16 +11,22 @@ from hypothesis import strategies as st
 
 from shardwright.planner.bounds import (
     StageBounds,
+    UnitBytes,
+    UnitSeconds,
     cut_memory_bytes,
     quick_memory_bound_bytes,
     quick_step_bound_s,
 )
 from shardwright.planner.choices import Choices
+from shardwright.planner.partition import Cut
+from shardwright.specs import Prediction
 from tests.planner.conftest import InventedCosts, tiny_problem
+
+Example = tuple[int, Choices, Cut, int]
 
 
 @st.composite
-def choices_and_cuts(draw):
+def choices_and_cuts(draw: st.DrawFn) -> Example:
     """Choices on a world of their own, and a cut; layers 1 to 8, up to 6 stages."""
     num_layers = draw(st.integers(1, 8))
     pp = draw(st.integers(1, min(6, num_layers + 2)))
@@ -38,7 +44,9 @@ def choices_and_cuts(draw):
     return num_layers, choices, cut, draw(st.integers(0, 10**6))
 
 
-def priced(num_layers, choices, cut, seed):
+def priced(
+    num_layers: int, choices: Choices, cut: Cut, seed: int
+) -> tuple[InventedCosts, UnitSeconds, UnitBytes, Prediction]:
     world = choices.tp * choices.pp * choices.dp
     batch = choices.dp * choices.micro_batch * choices.num_microbatches
     problem = tiny_problem(num_layers, world, batch)
@@ -50,7 +58,7 @@ def priced(num_layers, choices, cut, seed):
 
 @settings(max_examples=300, deadline=None)
 @given(choices_and_cuts())
-def test_bounds_never_exceed_the_simulation(example):
+def test_bounds_never_exceed_the_simulation(example: Example) -> None:
     _, choices, cut, _ = example
     costs, seconds, held, prediction = priced(*example)
     bounds = StageBounds(choices, seconds, held, costs.capacity_bytes)
@@ -67,7 +75,7 @@ def test_bounds_never_exceed_the_simulation(example):
 
 @settings(max_examples=200, deadline=None)
 @given(choices_and_cuts())
-def test_a_stage_that_exceeds_memory_makes_the_cut_infinite(example):
+def test_a_stage_that_exceeds_memory_makes_the_cut_infinite(example: Example) -> None:
     _, choices, cut, _ = example
     _, seconds, held, _ = priced(*example)
     generous = StageBounds(choices, seconds, held, 10**15)
@@ -79,7 +87,7 @@ def test_a_stage_that_exceeds_memory_makes_the_cut_infinite(example):
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 @pytest.mark.parametrize("m", [4, 8, 16])
-def test_bounds_are_exact_for_equal_stages(schedule, m):
+def test_bounds_are_exact_for_equal_stages(schedule: str, m: int) -> None:
     """The known makespan (m + pp - 1)(f + b) of equal stages without messages."""
     choices = Choices(1, 4, 1, 1, m, 0, False, "none", schedule)
     costs, seconds, held, _ = priced(6, choices, (2, 4, 6), seed=1)
@@ -94,7 +102,7 @@ def test_bounds_are_exact_for_equal_stages(schedule, m):
     assert bounds.cut_step_s((2, 4, 6)) == pytest.approx((m + 3) * 6.0)
 
 
-def test_shared_cores_bound_the_pipeline():
+def test_shared_cores_bound_the_pipeline() -> None:
     choices = Choices(1, 2, 1, 1, 4, 0, False, "none", "1f1b")
     costs, seconds, held, _ = priced(2, choices, (2,), seed=2)
     shared = replace(seconds, shared_work_s=1000.0)

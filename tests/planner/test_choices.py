@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,9 +16,10 @@ from shardwright.planner.choices import (
     parse_choices,
 )
 from shardwright.specs import InputError
+from tests.planner.conftest import ProblemFactory
 
 
-def test_text_becomes_names_and_values():
+def test_text_becomes_names_and_values() -> None:
     text = "tp=8, pp=2,sp=on,mb=4,zero=3,recompute=full,schedule=gpipe,stages=0-5/5-10"
     assert parse_choices(text) == {
         "tp": 8, "pp": 2, "sequence_parallel": True, "micro_batch": 4, "zero": 3,
@@ -46,13 +49,13 @@ def test_text_becomes_names_and_values():
         ("stages=0-5/5-3", "does not cover"),
     ],
 )
-def test_bad_text_is_refused_with_what_would_do(text, message):
+def test_bad_text_is_refused_with_what_would_do(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_choices(text)
 
 
 @pytest.mark.parametrize("pp", [1, 2, 3, 6])
-def test_even_boundaries_give_every_stage_a_unit(make_problem, pp):
+def test_even_boundaries_give_every_stage_a_unit(make_problem: ProblemFactory, pp: int) -> None:
     problem = make_problem(num_layers=4)
     bounds = [-1, *even_boundaries(problem, pp), problem.num_layers + 1]
     sizes = [stop - start for start, stop in itertools.pairwise(bounds)]
@@ -69,7 +72,9 @@ def test_even_boundaries_give_every_stage_a_unit(make_problem, pp):
         "pp=2,dp=2,micro_batch=4,zero=1,recompute=full,schedule=gpipe,stages=0-0/0-4",
     ],
 )
-def test_words_describe_the_layout_that_they_came_from(make_problem, text):
+def test_words_describe_the_layout_that_they_came_from(
+    make_problem: ProblemFactory, text: str
+) -> None:
     problem = make_problem()
     layout = layout_of(problem, parse_choices(text))
     assert layout.violations(problem.model, problem.cluster, problem.training) == []
@@ -78,7 +83,7 @@ def test_words_describe_the_layout_that_they_came_from(make_problem, text):
         assert part in layout_in_words(layout).split(",")
 
 
-def test_dp_fills_the_world(make_problem):
+def test_dp_fills_the_world(make_problem: ProblemFactory) -> None:
     assert layout_of(make_problem(num_devices=4), {"tp": 2}).dp == 2
 
 
@@ -86,14 +91,17 @@ def test_dp_fills_the_world(make_problem):
     ("choices", "message"),
     [({"stages": (2, 5)}, "has 4 layers"), ({"stages": (2, 4), "pp": 3}, "2 stages are given")],
 )
-def test_stages_that_do_not_fit_are_refused(make_problem, choices, message):
+def test_stages_that_do_not_fit_are_refused(
+    make_problem: ProblemFactory, choices: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         layout_of(make_problem(num_layers=4), choices)
 
 
-def test_plainer_choices_have_smaller_keys():
+def test_plainer_choices_have_smaller_keys() -> None:
     plain = Choices(1, 2, 2, 1, 4, 0, False, "none", "1f1b")
-    for change in ({"zero": 1}, {"recompute": "full"}, {"schedule": "gpipe"}, {"micro_batch": 2}):
-        from dataclasses import replace
-
+    changes: list[dict[str, Any]] = [
+        {"zero": 1}, {"recompute": "full"}, {"schedule": "gpipe"}, {"micro_batch": 2}
+    ]  # fmt: skip
+    for change in changes:
         assert plain.key < replace(plain, **change).key

@@ -9,7 +9,7 @@ import pytest
 
 from shardwright.planner.bounds import StageBounds, cut_memory_bytes
 from shardwright.planner.choices import Choices
-from shardwright.planner.partition import CutsInOrder, count_cuts, least_memory_cut
+from shardwright.planner.partition import Cut, CutsInOrder, count_cuts, least_memory_cut
 from tests.planner.conftest import InventedCosts, tiny_problem
 
 CHOICES = [
@@ -21,7 +21,9 @@ CHOICES = [
 ]
 
 
-def bounds_of(choices, capacity_bytes=10**12, seed=3, num_layers=6):
+def bounds_of(
+    choices: Choices, capacity_bytes: float = 10**12, seed: int = 3, num_layers: int = 6
+) -> StageBounds:
     world = choices.tp * choices.pp * choices.dp
     batch = choices.dp * choices.micro_batch * choices.num_microbatches
     costs = InventedCosts(tiny_problem(num_layers, world, batch), seed)
@@ -29,15 +31,15 @@ def bounds_of(choices, capacity_bytes=10**12, seed=3, num_layers=6):
     return StageBounds(choices, seconds, held, capacity_bytes)
 
 
-def memory_of(bounds, cut):
+def memory_of(bounds: StageBounds, cut: Cut) -> float:
     return cut_memory_bytes(bounds.choices, bounds.unit_bytes, cut)
 
 
-def all_cuts(bounds):
+def all_cuts(bounds: StageBounds) -> list[Cut]:
     return list(itertools.combinations(range(1, bounds.num_units), bounds.choices.pp - 1))
 
 
-def drained(cuts):
+def drained(cuts: CutsInOrder) -> list[tuple[float, Cut]]:
     found = []
     while cuts.next_bound_s < float("inf"):
         bound_s = cuts.next_bound_s
@@ -47,7 +49,7 @@ def drained(cuts):
 
 @pytest.mark.parametrize("choices", CHOICES, ids=lambda c: f"{c.schedule}-pp{c.pp}")
 @pytest.mark.parametrize("share", [1.0, 0.4])
-def test_cuts_come_in_order_of_their_bounds(choices, share):
+def test_cuts_come_in_order_of_their_bounds(choices: Choices, share: float) -> None:
     free = bounds_of(choices)
     needs = sorted(memory_of(free, cut) for cut in all_cuts(free))
     capacity = needs[int(share * (len(needs) - 1))]
@@ -62,13 +64,13 @@ def test_cuts_come_in_order_of_their_bounds(choices, share):
     assert len({cut for _, cut in found}) == len(found) == count_cuts(bounds)
 
 
-def test_no_cut_fits_where_a_unit_is_too_big():
+def test_no_cut_fits_where_a_unit_is_too_big() -> None:
     bounds = bounds_of(CHOICES[3], capacity_bytes=1)
     assert CutsInOrder(bounds).next_bound_s == float("inf")
     assert count_cuts(bounds) == 0
 
 
-def test_a_fixed_cut_is_the_only_one():
+def test_a_fixed_cut_is_the_only_one() -> None:
     bounds = bounds_of(CHOICES[2])
     assert drained(CutsInOrder(bounds, only=(2, 5))) == [(bounds.cut_step_s((2, 5)), (2, 5))]
     too_big = bounds_of(CHOICES[2], capacity_bytes=1)
@@ -76,14 +78,14 @@ def test_a_fixed_cut_is_the_only_one():
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=lambda c: f"{c.schedule}-pp{c.pp}")
-def test_the_least_memory_is_found(choices):
+def test_the_least_memory_is_found(choices: Choices) -> None:
     bounds = bounds_of(choices, capacity_bytes=0)
     needed, cut = least_memory_cut(bounds.choices, bounds.unit_bytes)
     assert needed == min(memory_of(bounds, other) for other in all_cuts(bounds))
     assert memory_of(bounds, cut) == needed
 
 
-def test_huge_numbers_of_cuts_are_exact_integers():
+def test_huge_numbers_of_cuts_are_exact_integers() -> None:
     import math
 
     choices = Choices(1, 40, 1, 1, 80, 0, False, "none", "1f1b")

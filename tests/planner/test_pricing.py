@@ -15,6 +15,7 @@ from shardwright.planner.bounds import (
     quick_memory_bound_bytes,
     quick_step_bound_s,
 )
+from shardwright.planner.partition import Cut
 from shardwright.planner.pricing import StepPricer
 from shardwright.planner.problem import Constraints, Problem
 from shardwright.planner.search import search
@@ -112,17 +113,17 @@ PROBLEMS = {
 }
 
 
-@pytest.fixture(params=PROBLEMS.values(), ids=PROBLEMS.keys())
+@pytest.fixture(params=list(PROBLEMS.values()), ids=list(PROBLEMS))
 def problem(request: pytest.FixtureRequest) -> Problem:
     made: Problem = request.param()
     return made
 
 
-def all_cuts(problem, pp):
+def all_cuts(problem: Problem, pp: int) -> list[Cut]:
     return list(itertools.combinations(range(1, problem.num_units), pp - 1))
 
 
-def test_bounds_never_exceed_predictions(problem):
+def test_bounds_never_exceed_predictions(problem: Problem) -> None:
     """On 150 layouts drawn from all valid ones, with seed 0."""
     pricer = StepPricer(problem)
     draw = random.Random(0)
@@ -142,7 +143,7 @@ def test_bounds_never_exceed_predictions(problem):
         assert cut_memory_bytes(choices, held, cut) >= 0.75 * peak, (choices, cut)
 
 
-def test_bounds_are_tight_where_nothing_is_shared():
+def test_bounds_are_tight_where_nothing_is_shared() -> None:
     """Without shared cores the bound of the best cut is nearly the simulated step itself."""
     problem = PROBLEMS["llama on 2 nodes"]()
     pricer = StepPricer(problem)
@@ -157,7 +158,7 @@ def test_bounds_are_tight_where_nothing_is_shared():
         )
 
 
-def test_certified_step_equals_exhaustive_prediction(problem):
+def test_certified_step_equals_exhaustive_prediction(problem: Problem) -> None:
     """Every grid, boundary, schedule, ZeRO and recompute is predicted; micro_batch is 1 or 2."""
     pricer = StepPricer(problem)
     constraints = Constraints(
@@ -174,7 +175,7 @@ def test_certified_step_equals_exhaustive_prediction(problem):
     assert result.ranking[0].step_s == pytest.approx(best_s, rel=1e-9)
 
 
-def test_more_boundaries_than_any_machine_can_try():
+def test_more_boundaries_than_any_machine_can_try() -> None:
     """80 layers in 16 stages: the best of 1e15 cuts is proven with a handful of simulations."""
     problem = Problem(
         tiny_model(80, heads=16), training(64, "bf16"), resolve_cluster("dgx-h100", gpus=16)

@@ -16,7 +16,9 @@ from shardwright.specs import TrainingSpec
 from tests.planner.conftest import tiny_model
 
 
-def starved(usable_bytes: int, *, nodes: int = 1, seq_len: int = 64, global_batch: int = 8):
+def starved(
+    usable_bytes: int, *, nodes: int = 1, seq_len: int = 64, global_batch: int = 8
+) -> Problem:
     """A tiny model in fp32 on nodes of two devices with too little memory."""
     profile = resolve_cluster("dgx-h100", gpus=2 if nodes == 1 else None, nodes=None)
     (group,) = resolve_cluster("dgx-h100:2").devices.groups
@@ -36,7 +38,7 @@ def starved(usable_bytes: int, *, nodes: int = 1, seq_len: int = 64, global_batc
     return Problem(tiny_model(6, hidden=64), training, profile)
 
 
-def test_reasons_name_the_bytes_of_the_layout_that_needs_least():
+def test_reasons_name_the_bytes_of_the_layout_that_needs_least() -> None:
     problem = starved(10**6)
     pricer = StepPricer(problem)
     assert search(problem, Constraints(), pricer).ranking == ()
@@ -50,7 +52,7 @@ def test_reasons_name_the_bytes_of_the_layout_that_needs_least():
 
 
 @pytest.mark.parametrize("usable_bytes", [1_000_000, 1_400_000, 1_900_000])
-def test_every_suggestion_fits_when_followed(usable_bytes):
+def test_every_suggestion_fits_when_followed(usable_bytes: int) -> None:
     problem = starved(usable_bytes)
     constraints = Constraints()
     assert search(problem, constraints, StepPricer(problem)).ranking == ()
@@ -63,7 +65,7 @@ def test_every_suggestion_fits_when_followed(usable_bytes):
         assert result.ranking[0].prediction.memory_verdict == "fits"
 
 
-def test_fewer_nodes_than_suggested_do_not_fit():
+def test_fewer_nodes_than_suggested_do_not_fit() -> None:
     problem = starved(1_000_000)
     (nodes,) = (
         s for s in suggestions(problem, Constraints(), StepPricer) if s.text.startswith("--nodes")
@@ -76,7 +78,7 @@ def test_fewer_nodes_than_suggested_do_not_fit():
     assert search(smaller, Constraints(), StepPricer(smaller)).ranking == ()
 
 
-def test_what_was_forbidden_is_suggested_again():
+def test_what_was_forbidden_is_suggested_again() -> None:
     problem = starved(2_600_000, seq_len=64)
     free = Constraints()
     forbidding = Constraints(forbidden=frozenset({"recompute", "zero3", "tp", "pp"}))
@@ -86,7 +88,7 @@ def test_what_was_forbidden_is_suggested_again():
     assert any(text.startswith("allow ") for text in texts), texts
 
 
-def test_a_sequence_longer_than_the_model_allows_is_shortened():
+def test_a_sequence_longer_than_the_model_allows_is_shortened() -> None:
     problem = starved(10**9, seq_len=80)
     pricer = StepPricer(problem)
     assert "exceeds the 64 positions" in reasons(problem, Constraints(), pricer)[0]
