@@ -96,7 +96,7 @@ class Ledger(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0
         self.collectives: list[CollectiveRecord] = []
         self.live_bytes = 0

@@ -10,6 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from shardwright.cost_models.blocks.linear import (
+    accumulate_gradient,
+    column_linear,
+    gather_bytes,
+    gather_operations,
+    reduce_operations,
+    reduce_peak,
+    row_linear,
+)
 from shardwright.cost_models.blocks.operations import (
     Attention,
     BlockBooks,
@@ -26,17 +35,7 @@ from shardwright.cost_models.blocks.splits import (
     sequence_split,
     vocabulary_split,
 )
-from shardwright.cost_models.blocks.steps import (
-    Context,
-    Step,
-    accumulate_gradient,
-    chain,
-    gather_bytes,
-    gather_operations,
-    linear_matmuls,
-    reduce_operations,
-    reduce_peak,
-)
+from shardwright.cost_models.blocks.steps import Context, Step, chain
 from shardwright.specs.errors import InputError
 from shardwright.specs.layout import Layout
 from shardwright.specs.model import (
@@ -102,12 +101,9 @@ def _rms_norm(block: NormBlock, name: str, context: Context, in_branch: bool) ->
     input_bytes += (x + wide_x + size * wide) + (3 * wide_x + column) + (2 * wide_x + column) + cast
     if in_branch:
         input_bytes += 2 * wide_x + x
-    small = 2 * size * wide if context.is_promoted else size * wide
     promoted = 1 if context.is_promoted else 0
-    peak = max(
-        2 * wide_x + max(column, 0) + _rms_small(size, context),
-        wide_x + (x if promoted else 0) + small,
-    )
+    vectors = weight + promoted * size * wide  # the weight's gradient, and the wide weight
+    peak = 2 * wide_x + column + vectors
     return Step(
         forward=(Elementwise("rms_norm.forward", forward_bytes, context.dtype, 7 + promoted),),
         backward_input=(
@@ -125,11 +121,6 @@ def _rms_norm(block: NormBlock, name: str, context: Context, in_branch: bool) ->
         forward_transient_bytes=wide_x if context.is_promoted else 0,
         backward_transient_bytes=peak + (x if in_branch else 0),
     )
-
-
-def _rms_small(size: int, context: Context) -> int:
-    """The weight's gradient, and its wide copy or the weight's."""
-    return size * context.item + (size * context.wide if context.is_promoted else 0)
 
 
 def _layer_norm(block: NormBlock, name: str, context: Context, in_branch: bool) -> Step:
@@ -154,76 +145,6 @@ def _layer_norm(block: NormBlock, name: str, context: Context, in_branch: bool) 
     )
 
 
-# Linear layers
-
-
-def _column_linear(
-    name: str, context: Context, out: int, inner: int, parameters: tuple[ParameterBooks, ...]
-) -> Step:
-    """[B, t, inner] -> [B, T, out]."""
-    tokens, item = context.tokens, context.item
-    forward, input_gradient, weight_gradient = linear_matmuls(
-        name, tokens, out, inner, context.dtype
-    )
-    has_bias = len(parameters) > 1
-    bias = Elementwise("bias_gradient", (tokens * out + out) * item, context.dtype)
-    gather = gather_operations(name, context, inner)
-    gather_peak, gathered = gather_bytes(context, inner)
-    dx, d_weight, d_bias = context.local_tokens * inner * item, out * inner * item, out * item
-    d_bias = d_bias if has_bias else 0
-    out_bytes = tokens * out * item
-    return Step(
-        forward=(*gather, forward),
-        backward_input=(input_gradient, *reduce_operations(name, context, inner)),
-        backward_weight=(
-            *((bias,) if has_bias else ()),
-            *gather,
-            weight_gradient,
-            *accumulate_gradient(context, *(parameter.numel for parameter in parameters)),
-        ),
-        parameters=parameters,
-        output_bytes=out_bytes,
-        forward_transient_bytes=max(gather_peak - out_bytes, gathered),
-        backward_transient_bytes=max(
-            reduce_peak(context, inner),
-            dx + d_bias + gather_peak,
-            dx + d_bias + gathered + d_weight,
-        ),
-    )
-
-
-def _row_linear(
-    name: str, context: Context, out: int, inner: int, parameters: tuple[ParameterBooks, ...]
-) -> Step:
-    """[B, T, inner] -> [B, t, out], plus bias and residual."""
-    tokens, local_tokens, item = context.tokens, context.local_tokens, context.item
-    forward, input_gradient, weight_gradient = linear_matmuls(
-        name, tokens, out, inner, context.dtype
-    )
-    has_bias = len(parameters) > 1
-    y = local_tokens * out * item
-    adds: list[Operation] = [Elementwise("residual_add", 3 * y, context.dtype)]
-    if has_bias:
-        adds.insert(0, Elementwise("bias_add", 2 * y + out * item, context.dtype))
-    bias = Elementwise("bias_gradient", y + out * item, context.dtype)
-    gather_peak, gathered = gather_bytes(context, out)
-    dx, d_weight = tokens * inner * item, out * inner * item
-    d_bias = out * item if has_bias else 0
-    return Step(
-        forward=(forward, *reduce_operations(name, context, out), *adds),
-        backward_input=(*gather_operations(name, context, out), input_gradient),
-        backward_weight=(
-            *((bias,) if has_bias else ()),
-            weight_gradient,
-            *accumulate_gradient(context, *(parameter.numel for parameter in parameters)),
-        ),
-        parameters=parameters,
-        output_bytes=y,
-        forward_transient_bytes=reduce_peak(context, out) - y,
-        backward_transient_bytes=max(gather_peak, gathered + dx + d_bias + d_weight),
-    )
-
-
 # Attention
 
 
@@ -232,8 +153,8 @@ def attention_books(block: AttentionBlock, context: Context) -> BlockBooks:
     """Fused qkv projection, rotary positions, core, output projection, residual."""
     hidden = block.hidden_size
     heads = attention_split(block, context.tp, context.tp_rank)
-    query, qkv = len(heads.query) * block.head_dim, (len(heads.query) + 2 * len(heads.kv))
-    qkv *= block.head_dim
+    query = len(heads.query) * block.head_dim
+    qkv = query + 2 * len(heads.kv) * block.head_dim
     shared = kv_heads_are_shared(block, context.tp)
     rows = block.query_size + 2 * block.kv_size
     parameters = [
@@ -249,9 +170,9 @@ def attention_books(block: AttentionBlock, context: Context) -> BlockBooks:
     if block.output_bias:
         output.append(_whole("attention.output.bias", (hidden,), context))
     steps = [
-        _column_linear("qkv", context, qkv, hidden, tuple(parameters)),
+        column_linear("qkv", context, qkv, hidden, tuple(parameters)),
         _attention_core(block, context),
-        _row_linear("attention_output", context, hidden, query, tuple(output)),
+        row_linear("attention_output", context, hidden, query, tuple(output)),
     ]
     y = context.local_tokens * hidden * context.item
     return chain("attention", steps, input_bytes=y, adds_to_stream=True)
@@ -293,7 +214,7 @@ def _attention_core(block: AttentionBlock, context: Context) -> Step:
         forward_transient_bytes=max(
             0, rotated_half - out - sum(tensor.num_bytes for tensor in kept)
         ),
-        backward_transient_bytes=out + max(qkv, d_expanded, rotated_half - 0),
+        backward_transient_bytes=out + max(qkv, d_expanded, rotated_half),
     )
 
 
@@ -324,9 +245,9 @@ def mlp_books(block: MlpBlock, context: Context) -> BlockBooks:
         up.append(ParameterBooks(f"mlp.{name}.bias", (rows,), (local_rows,), False, False))
         down.append(_whole("mlp.down.bias", (hidden,), context))
     steps = [
-        _column_linear(name, context, local_rows, hidden, tuple(up)),
+        column_linear(name, context, local_rows, hidden, tuple(up)),
         _activation(block, context, own),
-        _row_linear("down", context, hidden, own, tuple(down)),
+        row_linear("down", context, hidden, own, tuple(down)),
     ]
     y = context.local_tokens * hidden * context.item
     return chain("mlp", steps, input_bytes=y, adds_to_stream=True)
@@ -410,15 +331,16 @@ def _token_embedding(context: Context, hidden: int, rows: int) -> Step:
     index, mask = tokens * _INDEX_BYTES, tokens
     lookup = 2 * full + index
     lookup_kernels, transient = 1, 0
-    if context.tp > 1:
-        lookup += 4 * index + 3 * mask + 2 * mask + 3 * mask + 2 * index + mask + full + mask
+    if context.tp > 1:  # find what is held, look it up, blank the rest
+        lookup += 6 * index + 7 * mask + 2 * full
         lookup_kernels += 6
         transient = max(index + mask + full, reduce_peak(context, hidden)) - y
-    masking = 7 * index if context.tp > 1 else 0
+    masking = 6 * (index + mask) if context.tp > 1 else 0
     d_weight, wide_d_weight = rows * hidden * item, rows * hidden * wide
     cast = full + wide_full if context.is_promoted else 0
     cast_weight = wide_d_weight + d_weight if context.is_promoted else 0
-    backward = 2 * wide_full + wide_d_weight + index + masking + cast + cast_weight
+    backward = 3 * wide_full + wide_d_weight + index + masking + cast + cast_weight
+    backward_kernels = 1 + 5 * (context.tp > 1) + 2 * context.is_promoted
     gather_peak, gathered = gather_bytes(context, hidden)
     index_bytes = index if context.tp > 1 else 0
     wide_copy = wide_full if context.is_promoted else 0
@@ -430,7 +352,7 @@ def _token_embedding(context: Context, hidden: int, rows: int) -> Step:
         backward_input=(),
         backward_weight=(
             *gather_operations("embedding", context, hidden),
-            Elementwise("embedding.backward", backward, context.dtype),
+            Elementwise("embedding.backward", backward, context.dtype, backward_kernels),
             *accumulate_gradient(context, rows * hidden),
         ),
         output_bytes=y,
@@ -474,7 +396,7 @@ def head_books(
     hidden, item, wide = block.hidden_size, context.item, context.wide
     rows = len(vocabulary_split(block.vocab_size, context.tp, context.tp_rank))
     weight = ParameterBooks("head.weight", (block.vocab_size, hidden), (rows, hidden), False, True)
-    linear = _column_linear("head", context, rows, hidden, (weight,))
+    linear = column_linear("head", context, rows, hidden, (weight,))
     logits, z = context.tokens * rows * item, context.tokens * rows * wide
     row, index, mask = context.tokens * wide, context.tokens * _INDEX_BYTES, context.tokens
     num_sums = 3 if label_smoothing else 2
@@ -505,8 +427,7 @@ def head_books(
 
 
 def _loss_forward(context: Context, rows: int, num_sums: int) -> tuple[Operation, ...]:
-    if context.tp == 1:
-        exchange: tuple[Operation, ...] = ()
+    """Kernel by kernel: passes over the logits z, over labels and their masks, over single rows."""
     row = context.tokens * context.wide
     z = row * rows
     index, mask = context.tokens * _INDEX_BYTES, context.tokens
@@ -516,17 +437,14 @@ def _loss_forward(context: Context, rows: int, num_sums: int) -> tuple[Operation
         for name, size in (("maximum", row), ("sums", num_sums * row))
         if context.tp > 1
     )
-    passes = cast + (z + row) + (2 * z + row) + (z + row) * (num_sums - 1) + 2 * z
-    labels = 2 * index + 5 * mask + 3 * index + (index + 2 * row) + (2 * row + mask)
-    rows_bytes = 2 * num_sums * row + 2 * row + 3 * row * (num_sums - 1)
-    rows_bytes += index + 2 * mask + 2 * row + 2 * row
-    kernels = 15 + 3 * (num_sums - 2) + context.is_promoted
-    return (
-        *exchange[:1],
-        Elementwise("cross_entropy.forward", passes + labels + rows_bytes, context.wide_dtype,
-                    kernels),
-        *exchange[1:],
-    )  # fmt: skip
+    passes = cast + (z + row) + (2 * z + row) + 2 * z + (num_sums - 1) * (z + row)
+    labels = 9 * index + 9 * mask
+    single = (11 + 2 * num_sums + 3 * (num_sums - 1)) * row
+    kernels = 18 + 2 * (num_sums - 2) + context.is_promoted
+    forward = Elementwise(
+        "cross_entropy.forward", passes + labels + single, context.wide_dtype, kernels
+    )
+    return (*exchange[:1], forward, *exchange[1:])
 
 
 def _loss_backward(context: Context, rows: int, num_sums: int) -> Elementwise:
@@ -534,10 +452,10 @@ def _loss_backward(context: Context, rows: int, num_sums: int) -> Elementwise:
     z = row * rows
     index, mask = context.tokens * _INDEX_BYTES, context.tokens
     cast = context.tokens * rows * context.item + z if context.is_promoted else 0
-    passes = (2 * z + row) * (num_sums - 1) + cast
-    labels = index + mask + (mask + row) + 2 * index + 5 * mask + 3 * index
-    rows_bytes = 3 * row + 2 * row + 2 * row + mask + (index + 3 * row)
-    kernels = 11 + 2 * (num_sums - 2) + context.is_promoted
+    passes = cast + (num_sums - 1) * (2 * z + row)
+    labels = 8 * index + 9 * mask
+    single = (11 + 2 * (num_sums - 2)) * row
+    kernels = 12 + 2 * (num_sums - 2) + context.is_promoted
     return Elementwise(
-        "cross_entropy.backward", passes + labels + rows_bytes, context.wide_dtype, kernels
+        "cross_entropy.backward", passes + labels + single, context.wide_dtype, kernels
     )

@@ -13,15 +13,12 @@ from dataclasses import dataclass
 
 from shardwright.cost_models.blocks.operations import (
     BlockBooks,
-    Collective,
-    Elementwise,
-    Matmul,
     Operation,
     ParameterBooks,
     SavedTensor,
     dtype_bytes,
 )
-from shardwright.cost_models.blocks.splits import sequence_shard_len, sequence_split
+from shardwright.cost_models.blocks.splits import sequence_shard_len
 from shardwright.specs.training import DType
 
 
@@ -161,87 +158,3 @@ def _backward_peak(steps: Sequence[Step], waiting: int) -> int:
         if index == len(steps) - 1:
             change += waiting
     return peak
-
-
-# Operations that several steps share
-
-
-def linear_matmuls(name: str, rows: int, out: int, inner: int, dtype: DType) -> tuple[Matmul, ...]:
-    """Forward, input gradient and weight gradient of ``[rows, inner] @ [inner, out]``."""
-    return (
-        Matmul(f"{name}.forward", rows, out, inner, dtype),
-        Matmul(f"{name}.input_gradient", rows, inner, out, dtype),
-        Matmul(f"{name}.weight_gradient", out, inner, rows, dtype),
-    )
-
-
-def accumulate_gradient(context: Context, *numels: int) -> tuple[Elementwise, ...]:
-    """Adding each parameter's gradient to the buffer of the gradient dtype."""
-    each = context.item + 2 * dtype_bytes(context.gradient_dtype)
-    return tuple(
-        Elementwise("accumulate_gradient", numel * each, context.gradient_dtype) for numel in numels
-    )
-
-
-def gather_operations(name: str, context: Context, hidden: int) -> tuple[Operation, ...]:
-    """From [B, t, D] to [B, T, D]; nothing where the sequence is whole."""
-    if not context.shards_sequence:
-        return ()
-    shard_bytes = context.local_tokens * hidden * context.item
-    operations: list[Operation] = [
-        Collective(f"{name}.gather", "all_gather", "tp", shard_bytes, context.dtype)
-    ]
-    if context.batch > 1:
-        copied = 2 * context.tokens * hidden * context.item
-        operations.append(
-            Elementwise("sequence_copy", copied, context.dtype, _parts_with_positions(context))
-        )
-    return tuple(operations)
-
-
-def gather_bytes(context: Context, hidden: int) -> tuple[int, int]:
-    """(most alive, alive after) of the buffers of a gather beside its input."""
-    if not context.shards_sequence:
-        return 0, 0
-    gathered = context.tp * context.local_tokens * hidden * context.item
-    if context.batch == 1:
-        return gathered, gathered
-    full = context.tokens * hidden * context.item
-    return gathered + full, full
-
-
-def reduce_operations(name: str, context: Context, hidden: int) -> tuple[Operation, ...]:
-    """The sum over tp of [B, T, D]: reduce_scatter along the sequence, or all_reduce."""
-    if context.tp == 1:
-        return ()
-    full = context.tokens * hidden * context.item
-    if not context.shards_sequence:
-        return (Collective(f"{name}.reduce", "all_reduce", "tp", full, context.dtype),)
-    padded = context.tp * context.local_tokens * hidden * context.item
-    copies: tuple[Operation, ...] = ()
-    if not context.is_rank_major:
-        zeros = padded if padded > full else 0
-        kernels = _parts_with_positions(context) + (1 if zeros else 0)
-        copies = (Elementwise("sequence_copy", 2 * full + zeros, context.dtype, kernels),)
-    return (
-        *copies,
-        Collective(f"{name}.reduce", "reduce_scatter", "tp", padded, context.dtype),
-    )
-
-
-def reduce_peak(context: Context, hidden: int) -> int:
-    """Most alive while [B, T, D] is summed over tp, from the partial sum to the result, both
-    included."""
-    full = context.tokens * hidden * context.item
-    if not context.shards_sequence:
-        return full
-    local = context.local_tokens * hidden * context.item
-    if context.is_rank_major:
-        return full + local
-    padded = context.tp * local
-    return padded + max(full, local)
-
-
-def _parts_with_positions(context: Context) -> int:
-    ranks = range(context.tp)
-    return sum(1 for rank in ranks if sequence_split(context.seq_len, context.tp, rank))

@@ -63,7 +63,7 @@ def window_mask(window: int, seq_len: int, dtype: torch.dtype, device: torch.dev
 
 def attend(qkv: Tensor, heads: HeadSplit, tables: AttentionTables, causal: bool) -> Tensor:
     """[B, T, (q + 2 kv) x head_dim] -> [B, T, q x head_dim]. Overwrites ``qkv``."""
-    out: Tensor = _Attend.apply(qkv, heads, tables, causal)
+    out: Tensor = _Attend.apply(qkv, heads, tables, causal)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -86,7 +86,7 @@ class _Attend(torch.autograd.Function):
         return out.detach().transpose(1, 2).flatten(2)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (leaves, out), by_head = ctx.graph, ctx.qkv
         del ctx.graph, ctx.qkv

@@ -71,7 +71,7 @@ def load_hugging_face_(parameters: Iterable[nn.Parameter], model: ModelSpec, rea
 
 def to_hugging_face(model: ModelSpec, full: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Hugging Face tensors from our global ones; a tied head is left out, as they do."""
-    out = {}
+    out: dict[str, Tensor] = {}
     for name, source in sources(model).items():
         tensor = full[name].t() if source.transposed else full[name]
         parts = [tensor] if len(source.names) == 1 else tensor.split(source.sizes)

@@ -14,7 +14,7 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
 def activate(up: Tensor, activation: Activation, gated: bool) -> Tensor:
     """act(up) of [B, T, F]; or, gated, act(gate) x up of [gate; up] in [B, T, 2 F]."""
-    out: Tensor = (_Gated if gated else _Plain).apply(up, activation)
+    out: Tensor = (_Gated if gated else _Plain).apply(up, activation)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -57,7 +57,7 @@ class _Plain(torch.autograd.Function):
         return _forward(up, activation)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (up,) = ctx.saved_tensors
         _backward_(gradient, up, ctx.activation)
@@ -73,7 +73,7 @@ class _Gated(torch.autograd.Function):
         return _forward(gate, activation).mul_(up)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (gate_up,) = ctx.saved_tensors
         gate, up = gate_up.chunk(2, -1)

@@ -22,9 +22,9 @@ def normalize(
 ) -> tuple[Tensor, Tensor]:
     """(norm of x, x) for x [B, t, D]: layer norm with a ``bias``, else root-mean-square norm."""
     if bias is None:
-        normed, stream = _RmsNorm.apply(x, weight, epsilon)
+        normed, stream = _RmsNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
     else:
-        normed, stream = _LayerNorm.apply(x, weight, bias, epsilon)
+        normed, stream = _LayerNorm.apply(x, weight, bias, epsilon)  # type: ignore[no-untyped-call]
     return normed, stream
 
 
@@ -40,7 +40,7 @@ class _RmsNorm(torch.autograd.Function):
         return (x * scale).mul_(weight).to(x.dtype), x
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(
         ctx: Any, gradient: Tensor, stream_gradient: Tensor | None
     ) -> tuple[Tensor | None, ...]:
@@ -69,7 +69,7 @@ class _LayerNorm(torch.autograd.Function):
         return normed, x
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(
         ctx: Any, gradient: Tensor, stream_gradient: Tensor | None
     ) -> tuple[Tensor | None, ...]:

@@ -18,7 +18,7 @@ def recomputed(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     ``x`` must require a gradient: it is what ties the call to the graph.
     """
     assert x.requires_grad or not torch.is_grad_enabled()
-    y: Tensor = _Recomputed.apply(run, x)
+    y: Tensor = _Recomputed.apply(run, x)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -30,7 +30,7 @@ class _Recomputed(torch.autograd.Function):
         return run(x)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None]:
         (x,) = ctx.saved_tensors
         with torch.enable_grad():

@@ -154,7 +154,7 @@ def _make_layers(
 ) -> list[LayerUnit]:
     stage, recompute = layout.stages[stage_index], layout.recompute[stage_index]
     tables: dict[AttentionBlock, AttentionTables] = {}
-    layers = []
+    layers: list[LayerUnit] = []
     for number, layer in list(enumerate(model.decoder.layers()))[slice(*stage.layers)]:
         attention = _attention_of(layer)
         if attention is not None and attention not in tables:

@@ -26,7 +26,7 @@ from shardwright.runtime.parallel.dtypes import promoted
 
 def column_linear(x: Tensor, weight: Tensor, bias: Tensor | None, tp: TensorParallel) -> Tensor:
     """[B, t, D] -> [B, T, O]; ``weight`` [O, D] and ``bias`` [O] are this rank's rows."""
-    y: Tensor = _ColumnLinear.apply(x, weight, bias, tp)
+    y: Tensor = _ColumnLinear.apply(x, weight, bias, tp)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -34,20 +34,20 @@ def row_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor, tp: TensorParallel
 ) -> Tensor:
     """[B, T, I] -> [B, t, D], plus bias and residual; ``weight`` [D, I] is this rank's columns."""
-    y: Tensor = _RowLinear.apply(x, weight, bias, residual, tp)
+    y: Tensor = _RowLinear.apply(x, weight, bias, residual, tp)  # type: ignore[no-untyped-call]
     return y
 
 
 def embed(tokens: Tensor, weight: Tensor, first_row: int, tp: TensorParallel) -> Tensor:
     """Rows of the embedding: tokens [B, T] -> [B, t, D]; ``weight`` holds rows from
     ``first_row`` on."""
-    x: Tensor = _Embed.apply(tokens, weight, first_row, tp)
+    x: Tensor = _Embed.apply(tokens, weight, first_row, tp)  # type: ignore[no-untyped-call]
     return x
 
 
 def add_positions(x: Tensor, positions: Tensor, tp: TensorParallel) -> Tensor:
     """Add learned positions [P, D] to [B, t, D], in place."""
-    y: Tensor = _AddPositions.apply(x, positions, tp)
+    y: Tensor = _AddPositions.apply(x, positions, tp)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -83,7 +83,7 @@ class _ColumnLinear(torch.autograd.Function):
         return _shaped(torch.addmm(bias, _rows(full), weight.t()), full)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         tp: TensorParallel = ctx.tp
@@ -111,7 +111,7 @@ class _RowLinear(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         full = ctx.tp.gather(gradient)
@@ -133,7 +133,7 @@ class _Embed(torch.autograd.Function):
         return tp.reduce(_embed_held(tokens, weight, first_row))
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (tokens,) = ctx.saved_tensors
         rows, first_row = ctx.shape[0], ctx.first_row
@@ -166,7 +166,7 @@ class _AddPositions(torch.autograd.Function):
         return x
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         at: range = ctx.at
         d_positions = gradient.new_zeros(ctx.shape)

@@ -34,7 +34,7 @@ def vocabulary_parallel_cross_entropy(
         logits: [B, T, rows], this rank's columns from ``first_row`` on. Overwritten.
         labels: [B, T] int64.
     """
-    loss: Tensor = _CrossEntropy.apply(logits, labels, first_row, vocab_size, label_smoothing, tp)
+    loss: Tensor = _CrossEntropy.apply(logits, labels, first_row, vocab_size, label_smoothing, tp)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -68,7 +68,7 @@ class _CrossEntropy(torch.autograd.Function):
         return losses.sum()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         z, sum_exp, labels = ctx.saved_tensors
         smoothing: float = ctx.label_smoothing

@@ -23,6 +23,7 @@ from shardwright.runtime.ledger import (
 )
 from shardwright.runtime.models import StageModule, build_stage
 from shardwright.runtime.parallel.dtypes import promoted, torch_dtype
+from shardwright.runtime.parallel.shards import shard_of
 from shardwright.specs import Layout, Precision, Recompute, SoftwareSpec, TrainingSpec
 from tests.distributed import run_on_ranks
 from tests.runtime.tiny_models import MODELS, tensor_parallel_groups
@@ -90,11 +91,11 @@ def details(tp: int) -> list[Case]:
 
 
 def cases(tp: int) -> list[Case]:
-    """Combinations on several ranks cost more: a quarter of them, drawn once and for all, in which
+    """Combinations on several ranks cost more: some of them, drawn once and for all, in which
     each value of each choice meets each of any other."""
     found = combinations(tp)
     if tp > 1:
-        found = random.Random(0).sample(found, len(found) // 4)
+        found = random.Random(0).sample(found, len(found) // 8)
     return found + details(tp)
 
 
@@ -196,7 +197,7 @@ def _parameters_of_module(stage: StageModule) -> list[tuple[object, ...]]:
          shard.tp_replicated, shard.weight_decay)
         for unit in stage.units
         for parameter in unit.parameters()
-        for shard in [parameter.shard]  # type: ignore[attr-defined]
+        for shard in [shard_of(parameter)]
     ]  # fmt: skip
 
 
@@ -219,7 +220,7 @@ def test_books_of_one_rank_hold() -> None:
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("tp", [2, 3, 4])
 def test_books_of_tensor_parallel_ranks_hold(tp: int) -> None:
-    results = run_on_ranks(tp, [functools.partial(all_differences, tp)])
+    results = run_on_ranks(tp, [functools.partial(all_differences, tp)], timeout_s=180.0)
     assert [rank[0] for rank in results] == [[]] * tp
 
 
@@ -237,7 +238,7 @@ def test_flops_by_torch_and_by_our_formula() -> None:
         attend = functools.partial(
             nn.functional.scaled_dot_product_attention, is_causal=True, enable_gqa=True
         )
-        attend(q, kv, kv).sum().backward()  # type: ignore[no-untyped-call]
+        attend(q, kv, kv).sum().backward()
     assert ledger.flops == 2 * 2 * 3 * 7 + (2 + 5) * 2 * (2 * 4 * 5 * 5 * 8)
 
 

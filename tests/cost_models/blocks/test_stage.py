@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ TRAINING = TrainingSpec(global_batch=4, seq_len=10)
 SOFTWARE = SoftwareSpec()
 
 
-def layout_of(model: ModelSpec, **choices: object) -> Layout:
+def layout_of(model: ModelSpec, **choices: Any) -> Layout:
     return Layout.of(model, TRAINING, micro_batch=2, **choices)
 
 

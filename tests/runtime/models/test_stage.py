@@ -93,7 +93,7 @@ def all_errors(tp: int) -> dict[str, float]:
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("tp", [2, 3, 4])
 def test_tensor_parallel_equals_one_process(tp: int) -> None:
-    for rank in run_on_ranks(tp, [functools.partial(all_errors, tp)]):
+    for rank in run_on_ranks(tp, [functools.partial(all_errors, tp)], timeout_s=180.0):
         assert {key: value for key, value in rank[0].items() if not value < 1e-10} == {}
 
 
