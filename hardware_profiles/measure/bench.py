@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -25,6 +26,9 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 }  # fmt: skip
 
 
+REPORT_S = 0.5
+"""Between two reports of progress."""
+
 OPERATIONS_BETWEEN = 4
 """Untimed operations before a timed one: about what a first-level instruction cache holds."""
 
@@ -37,11 +41,13 @@ class Bench:
     world: int
     device: torch.device
     plan: MeasurePlan
-    messages_fd: int
-    """Rank 0's pipe to the process that started the ranks."""
+    messages_fd: int | None = None
+    """Rank 0's pipe to the process that started the ranks; None where nobody listens."""
     _arenas: dict[DType, Arena] = field(default_factory=dict)
     _others: list[TimedOperation] = field(default_factory=list)
     _next_other: int = 0
+    _phase: tuple[str, float, float, float] = ("", 0.0, 1.0, 0.0)
+    _reported: float = 0.0
 
     def arena(self, dtype: DType) -> Arena:
         """Operands of a dtype; made once, on first use."""
@@ -52,7 +58,7 @@ class Bench:
     def timer(self, point_s: float) -> Timer:
         return Timer(
             self.device, point_s, self.plan.min_samples, self.plan.arena_bytes,
-            between=self._run_others,
+            between=self._run_others, finished=self.report_progress,
         )  # fmt: skip
 
     @cached_property
@@ -87,12 +93,22 @@ class Bench:
     def send_parameter(self, parameter: Parameter) -> None:
         self._send({"parameter": parameter.model_dump(mode="json")})
 
-    def send_progress(self, doing: str, done: float) -> None:
-        """``done``: the share of the whole measurement, from 0 to 1."""
+    def begin(self, doing: str, done: float, share: float) -> None:
+        """Start a phase: ``done`` of the whole (0 to 1) is over, ``share`` of it comes now."""
+        self._phase = (doing, done, share, time.monotonic())
         self._send({"progress": doing, "done": done})
 
+    def report_progress(self) -> None:
+        """Say how far the phase is by its planned time, now and then."""
+        doing, done, share, started = self._phase
+        now = time.monotonic()
+        if now - self._reported >= REPORT_S:
+            self._reported = now
+            elapsed = (now - started) / (share * self.plan.budget_s)
+            self._send({"progress": doing, "done": done + share * min(1.0, elapsed)})
+
     def _send(self, message: dict[str, object]) -> None:
-        if self.leads:
+        if self.leads and self.messages_fd is not None:
             data = (json.dumps(message) + "\n").encode()
             while data:
                 data = data[os.write(self.messages_fd, data) :]

@@ -47,7 +47,9 @@ def _points(
         op = GENERIC if operation.name == GENERIC else f"{GENERIC}/{operation.name}"
         if (op, operation.dtype) not in known:
             point = time_operation(timer, operation, points)
-            points[operation.name] = kept[op, operation.dtype] = point
+            points[operation.name] = point
+            if operation.x > 0:
+                kept[op, operation.dtype] = point
     return kept
 
 

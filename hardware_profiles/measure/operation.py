@@ -25,7 +25,8 @@ class TimedOperation:
     dtype: DType
     """As in the books, which is not always that of the operands."""
     x: float
-    """As in the books: FLOPs, or bytes read plus written."""
+    """As in the books: FLOPs, or bytes read plus written; 0 for what is only part of others and
+    gets no curve."""
     make_call: Callable[[], Call]
     result_bytes: int
     parts: tuple[str, ...] = ()
@@ -45,7 +46,7 @@ class RuntimeOperations(Protocol):
         self, arena: Arena, dtype: DType, tokens: int, out: int, inner: int
     ) -> Iterable[TimedOperation]:
         """``weight_gradient``, ``forward`` and ``input_gradient`` of a layer from ``inner`` to
-        ``out`` columns, named so; x in FLOPs, or none for what is only a part of others."""
+        ``out`` columns, named so, after their parts."""
 
     def attention_operations(
         self, arena: Arena, dtype: DType, heads: int, seq_len: int, head_dim: int

@@ -47,10 +47,11 @@ def run_phases(bench: Bench) -> None:
     )  # fmt: skip
     done = 0.0
     for phase in PHASES:
-        bench.send_progress(phase.doing, done)
+        bench.begin(phase.doing, done, phase.share)
         if phase.all_ranks or bench.leads:
             for curve in phase.curves(bench, phase.share * bench.plan.budget_s):
                 bench.send_curve(curve)
+                bench.report_progress()
         bench.barrier()
         done += phase.share
-    bench.send_progress("done", 1.0)
+    bench.begin("done", 1.0, 0.0)

@@ -25,7 +25,7 @@ class MeasurePlan(Spec):
     """A matrix product that takes longer is not measured: its rate is that of smaller ones."""
     head_dims: tuple[PositiveInt, ...] = (32, 64, 128)
     sequences: tuple[PositiveInt, ...] = (64, 256, 1024)
-    elementwise_bytes: tuple[PositiveInt, ...] = tuple(2**power for power in range(12, 25, 2))
+    elementwise_bytes: tuple[PositiveInt, ...] = tuple(2**power for power in range(11, 24, 2))
     """Of the main tensor of an element-wise operation."""
     hidden: PositiveInt = 256
     """Row length of the tensors in element-wise operations."""

@@ -89,6 +89,8 @@ class Timer:
     max_samples: int = 50
     between: Callable[[], object] | None = None
     """What runs, untimed, before each timed call on a CPU."""
+    finished: Callable[[], object] | None = None
+    """Called after each point."""
 
     def point(self, x: float, make_call: Callable[[], Call], result_bytes: int) -> Point:
         """The median and interquartile range of the seconds of one call.
@@ -107,6 +109,8 @@ class Timer:
                 len(samples) < self.max_samples and time.perf_counter() - started < self.point_s
             ):
                 samples.append(self._sample(make_call, kept, batch, between))
+        if self.finished is not None:
+            self.finished()
         return summarise(x, samples)
 
     def _sample(
