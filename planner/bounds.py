@@ -220,6 +220,12 @@ class StageBounds:
         until_norm = max(path_s + float(self.first_reduction_s[first]), own_path_s)
         return (self.seconds.fixed_s + until_norm + optimizer_s) * (1 - SLACK)
 
+    def exclude(self, stage: int, first: int, stop: int) -> None:
+        """Take out a stage that does not fit after all, and those that hold all of it and more."""
+        for table in (self.path_s, self.own_path_s, self.optimizer_s):
+            table[stage, : first + 1, stop:] = np.inf
+        self.fits[stage, : first + 1, stop:] = False
+
     def cut_step_s(self, starts: Sequence[int]) -> float:
         """The bound of one cut, given the first unit of stages 1, 2, ...; infinite: too big."""
         bounds = [0, *starts, self.num_units]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,11 +38,14 @@ class CutsInOrder:
     """All cuts that fit, the least bound first, equal ones in lexicographic order where both were
     reached; made one at a time.
 
-    ``only``: the one cut that is allowed, where the user fixed it.
+    ``only``: the one cut that is allowed, where the user fixed it. ``done``: cuts to leave out.
     """
 
-    def __init__(self, bounds: StageBounds, only: Cut | None = None) -> None:
+    def __init__(
+        self, bounds: StageBounds, only: Cut | None = None, done: AbstractSet[Cut] = frozenset()
+    ) -> None:
         self._bounds = bounds
+        self._done = done
         self._pp = bounds.choices.pp
         self._num_units = bounds.num_units
         self._heap: list[tuple[float, int, Cut, _Beginning]] = []
@@ -66,9 +70,14 @@ class CutsInOrder:
         return cut
 
     def _settle(self) -> None:
-        """Extend beginnings until the first in the heap is a whole cut."""
-        while self._heap and len(self._heap[0][2]) < self._pp - 1:
-            self._extend(heapq.heappop(self._heap)[3])
+        """Extend beginnings until the first in the heap is a whole cut that is not done."""
+        while self._heap:
+            is_whole = len(self._heap[0][2]) == self._pp - 1
+            if is_whole and self._heap[0][2] not in self._done:
+                return
+            beginning = heapq.heappop(self._heap)[3]
+            if not is_whole:
+                self._extend(beginning)
 
     def _push_whole(self, cut: Cut) -> None:
         bound_s = self._bounds.cut_step_s(cut)

@@ -87,7 +87,10 @@ class _Node:
     choices: Choices
     seconds: UnitSeconds
     unit_bytes: UnitBytes
+    bounds: StageBounds | None = None
     cuts: CutsInOrder | None = None
+    done: set[Cut] = field(default_factory=set)
+    """Cuts that were simulated and fit."""
     best: Priced | None = None
 
     def improves(self, priced: Priced) -> bool:
@@ -189,6 +192,7 @@ class _Search:
         bounds = StageBounds(
             node.choices, node.seconds, node.unit_bytes, self.pricer.capacity_bytes
         )
+        node.bounds = bounds
         num_cuts = self.space.num_cuts(node.choices.pp)
         fixed = self.space.fixed_boundaries
         if fixed is None:
@@ -203,9 +207,10 @@ class _Search:
         layout = node.choices.layout(self.problem, tuple(unit - 1 for unit in cut))
         prediction = self.pricer.predict(layout)
         if prediction.memory_verdict != "fits":
-            self.excluded_by_memory += 1
+            self._exclude(node, cut, prediction)
             return
         self.simulated += 1
+        node.done.add(cut)
         priced = Priced(node.choices, cut, layout, prediction)
         if node.best is None:
             self.found.append(node)
@@ -213,6 +218,21 @@ class _Search:
             node.best = priced
         if self.best is None or is_better(priced, self.best):
             self.best = priced
+
+    def _exclude(self, node: _Node, cut: Cut, prediction: Prediction) -> None:
+        """Learn from a cut that does not fit although its bound does: no cut with the stages that
+        are too big fits, nor with stages that hold all of them and more."""
+        if self.space.fixed_boundaries is not None:
+            self.excluded_by_memory += 1
+            return
+        assert node.bounds is not None
+        fitting = count_cuts(node.bounds)
+        edges = [0, *cut, node.bounds.num_units]
+        for stage, peak_bytes in enumerate(prediction.peak_memory_bytes):
+            if peak_bytes > self.pricer.capacity_bytes:
+                node.bounds.exclude(stage, edges[stage], edges[stage + 1])
+        self.excluded_by_memory += fitting - count_cuts(node.bounds)
+        node.cuts = CutsInOrder(node.bounds, done=node.done)
 
     def _is_exhausted(self, node: _Node, next_s: float) -> bool:
         """Whether no cut that is left beats the node's own best."""

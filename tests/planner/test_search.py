@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardwright.cost_models.pipeline.schedules import build_schedule
-from shardwright.planner.bounds import Pricer, UnitSeconds
+from shardwright.planner.bounds import Pricer, UnitBytes, UnitSeconds
 from shardwright.planner.choices import Choices
 from shardwright.planner.problem import Constraints, Problem
 from shardwright.planner.search import dominator, search
@@ -161,3 +161,36 @@ def test_layouts_within_the_band_are_ties(
     assert all(tie.step_s <= best.prediction.step_time_band_s[1] for tie in result.ties)
     within = [p for p in result.ranking[1:] if p.step_s <= best.prediction.step_time_band_s[1]]
     assert set(map(id, within)) <= set(map(id, result.ties))
+
+
+def test_stages_that_turn_out_too_big_are_not_tried_again(
+    make_problem: ProblemFactory, make_costs: CostsFactory
+) -> None:
+    """Memory bounds say that everything fits; predictions know better."""
+    problem = make_problem(num_layers=9, num_devices=3, global_batch=6)
+    capacity_bytes = 80 * 10**6
+    predicted = []
+
+    class Vague(make_costs):  # type: ignore[misc, valid-type]
+        def unit_bytes(self, choices: Choices) -> UnitBytes:
+            held: UnitBytes = super().unit_bytes(choices)
+            return replace(held, state=held.state * 0, saved=held.saved * 0, peak=held.peak * 0)
+
+        def predict(self, layout: Layout) -> Prediction:
+            predicted.append(layout)
+            made: Prediction = make_costs.predict(exact, layout)
+            return made
+
+    exact = make_costs(problem, 4, capacity_bytes)
+    constraints = Constraints(fixed={"pp": 3, "micro_batch": 1, "schedule": "1f1b"})
+    best, fitting = exhaustive(problem, constraints, exact)
+    result = search(problem, constraints, Vague(problem, 4, capacity_bytes))
+    certificate = result.certificate
+    assert certificate.optimal
+    assert result.ranking[0].step_s == pytest.approx(best, rel=1e-9)
+    assert certificate.considered - certificate.excluded_by_rules == (
+        certificate.excluded_by_memory + certificate.excluded_by_bound + certificate.simulated
+    )
+    in_all = certificate.considered - certificate.excluded_by_rules
+    assert 0 < certificate.excluded_by_memory <= in_all - fitting
+    assert certificate.simulated < len(predicted) < certificate.excluded_by_memory
