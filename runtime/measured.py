@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from shardwright.cost_models.blocks.dense import (
     attention_books,
@@ -56,8 +58,6 @@ from shardwright.specs.training import DType
 
 START = "backward_start"
 """The part of every timed backward that training has once per micro-batch, not per operation."""
-LINEAR_START_FLOPS = 2**28
-"""Larger products are timed as such, not as nodes of a graph, beside whose cost they are long."""
 NUM_HEADS = 4
 VOCABULARY = 4096
 ROWS_PER_TOKEN = 4
@@ -144,7 +144,9 @@ class Function:
         outputs = _outputs(self.apply(*inputs))
         wanted = [t for t in inputs if t.requires_grad]
         gradients = [arena.take(*y.shape).to(y.dtype) for y in outputs]
-        return Call(lambda: torch.autograd.grad(outputs, wanted, gradients), gradients)
+        return Call(
+            lambda: torch.autograd.grad(outputs, wanted, gradients, allow_unused=True), gradients
+        )
 
     def _leaves(self) -> Inputs:
         inputs = self.inputs()
@@ -414,7 +416,7 @@ def _adamw(shape: Shape, numel: int) -> Call:
 
 def linear_operations(
     arena: Arena, dtype: DType, tokens: int, out: int, inner: int
-) -> Iterator[TimedOperation]:
+) -> Iterable[TimedOperation]:
     """See `shardwright.hardware_profiles.measure.operation.RuntimeOperations`."""
     flops = 2 * tokens * out * inner
     item = arena.element_bytes
@@ -427,21 +429,35 @@ def linear_operations(
         gradient, x = arena.take(1, tokens, out), arena.take(1, tokens, inner)
         return Call(lambda: weight_gradient(gradient, x), warm=(gradient,))
 
-    def input_product() -> Call:
-        gradient, weight = arena.take(tokens, out), arena.take(out, inner)
-        return Call(lambda: torch.mm(gradient, weight), warm=(gradient,))
-
+    dx = Function(
+        lambda x, weight: _WithoutWeightGradient.apply(x, weight),
+        function.inputs,
+    )
     y_bytes, dx_bytes, dw_bytes = tokens * out * item, tokens * inner * item, out * inner * item
-    yield TimedOperation("weight_gradient", dtype, flops, weight_product, dw_bytes)
-    yield TimedOperation("forward", dtype, flops, function.forward, y_bytes)
-    if flops > LINEAR_START_FLOPS:
-        yield TimedOperation("input_gradient", dtype, flops, input_product, dx_bytes)
-        return
-    yield _backward_start(arena, dtype)
-    yield TimedOperation(
-        "input_gradient", dtype, flops, lambda: function.backward(arena), dx_bytes + dw_bytes,
-        parts=(START, "weight_gradient"),
-    )  # fmt: skip
+    return (
+        _backward_start(arena, dtype),
+        TimedOperation("forward", dtype, flops, function.forward, y_bytes),
+        TimedOperation(
+            "input_gradient", dtype, flops, lambda: dx.backward(arena), dx_bytes, (START,)
+        ),
+        TimedOperation("weight_gradient", dtype, flops, weight_product, dw_bytes),
+    )
+
+
+class _WithoutWeightGradient(torch.autograd.Function):
+    """A linear layer whose backward is the first half of `column_linear`'s."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return column_linear(x, weight, None, ALONE)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        _, weight = ctx.saved_tensors
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        return torch.mm(rows, weight).view(*gradient.shape[:-1], weight.shape[1]), None
 
 
 def attention_operations(

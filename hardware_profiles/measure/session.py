@@ -22,7 +22,7 @@ from shardwright.hardware_profiles.profile import (
 from shardwright.specs import AcceleratorSpec, ClusterSpec, InputError, LinkTier
 from shardwright.specs.training import DType
 
-START_S = 60.0
+START_S = 120.0
 """How long processes may take to start and end, beyond what they measure."""
 
 SLACK = 4.0
@@ -122,7 +122,7 @@ def _peaks(device: AcceleratorSpec, curves: list[Curve], share: float) -> dict[D
     """The best measured rate of each dtype; a datasheet's peak where it states one."""
     dtypes = {curve.dtype for curve in curves if curve.op.startswith("matmul/")}
     measured = {
-        dtype: share * _best_rate([c for c in curves if c.dtype == dtype], "matmul/")
+        dtype: share * _best_rate([c for c in curves if c.dtype == dtype], "matmul/forward")
         for dtype in sorted(dtypes)
     }
     stated = {} if device.provenance == "derived" else device.peak_flops_per_s
