@@ -19,11 +19,9 @@ def _no_tp_sum() -> AbstractContextManager[Any]:
     return patch.object(FlatUnit, "_sum_over_tp", lambda self, gradients: None)
 
 
-def _without(group: str) -> AbstractContextManager[Any]:
+def _without(change: Callable[[ShardPlan], ShardPlan]) -> AbstractContextManager[Any]:
     make = ShardPlan.of
-    return patch.object(
-        ShardPlan, "of", lambda layout, groups: replace(make(layout, groups), **{group: None})
-    )
+    return patch.object(ShardPlan, "of", lambda layout, groups: change(make(layout, groups)))
 
 
 def _mean_over_dp() -> AbstractContextManager[Any]:
@@ -71,8 +69,8 @@ def _stale_gathered_weights() -> AbstractContextManager[Any]:
 
 FAULTS: dict[str, Fault] = {
     "no-tp-sum": _no_tp_sum,
-    "no-dp-sum": lambda: _without("replica_group"),
-    "no-embedding-sum": lambda: _without("embedding_group"),
+    "no-dp-sum": lambda: _without(lambda plan: replace(plan, replica_group=None)),
+    "no-embedding-sum": lambda: _without(lambda plan: replace(plan, embedding_group=None)),
     "mean-over-dp": _mean_over_dp,
     "last-micro-batch-alone": _last_micro_batch_alone,
     "unpublished-weights": _unpublished_weights,

@@ -110,8 +110,8 @@ def _split_dp(
     for ranks in layout.world_size.groups("dp"):
         copies += [ranks[first : first + degree] for first in range(0, len(ranks), degree)]
         slices += [ranks[index::degree] for index in range(degree)]
-    shard_group, _ = dist.new_subgroups_by_enumeration(copies)  # type: ignore[no-untyped-call]
-    replica_group, _ = dist.new_subgroups_by_enumeration(slices)  # type: ignore[no-untyped-call]
+    shard_group, _ = dist.new_subgroups_by_enumeration(copies)
+    replica_group, _ = dist.new_subgroups_by_enumeration(slices)
     return shard_group, replica_group
 
 

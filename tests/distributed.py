@@ -54,6 +54,7 @@ def run_on_ranks(
 
 _PRELOADED = [
     "torch.distributed",
+    "torch._dynamo",  # what a dispatch mode imports: the ledger
     "torch.fx.experimental.symbolic_shapes",  # what ``backward`` imports when given a gradient
     "shardwright.runtime.step",
     "tests.distributed",

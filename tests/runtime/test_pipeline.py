@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from shardwright.cost_models.pipeline.schedules import build_schedule, sequential_schedule
 from shardwright.runtime.pipeline import PipelineExecutor, proofs_of_receipt
-from shardwright.specs import Action, Schedule
+from shardwright.specs import Action, ActionKind, Schedule
 from tests.distributed import run_on_ranks
 
 WIDTH = 3
@@ -163,6 +163,10 @@ def test_no_send_is_taken_for_received_before_it_can_be() -> None:
                     assert any(action.kind in ("F", "B") for action in between)
 
 
-def _mirror(action: Action):  # type: ignore[no-untyped-def]
-    texts = {"SEND_F": "RECV_F", "SEND_B": "RECV_B", "RECV_F": "SEND_F", "RECV_B": "SEND_B"}
-    return Action.parse(f"0{texts[action.kind]}0").kind
+def _mirror(action: Action) -> ActionKind:
+    return {
+        ActionKind.SEND_FORWARD: ActionKind.RECV_FORWARD,
+        ActionKind.SEND_BACKWARD: ActionKind.RECV_BACKWARD,
+        ActionKind.RECV_FORWARD: ActionKind.SEND_FORWARD,
+        ActionKind.RECV_BACKWARD: ActionKind.SEND_BACKWARD,
+    }[action.kind]

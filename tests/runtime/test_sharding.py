@@ -6,6 +6,7 @@ micro-batches are in flight at once, as in a pipeline.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
@@ -18,10 +19,16 @@ from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.parallel.shards import ParameterShard
 from shardwright.runtime.sharding import FlatUnit, ShardPlan
 from shardwright.specs import Layout
+from tests.distributed import run_on_ranks
 from tests.runtime.plans import small_model, training_of
 
 WIDTH, ROWS, VOCAB = 5, 3, 7
 NUM_MICRO_BATCHES = 2
+
+Variant = tuple[int, int, bool]
+"""ZeRO stage, shard degree, recompute."""
+StepFound = tuple[float, list[list[bool]]]
+"""The largest gradient error, and which units were gathered between the passes."""
 
 
 def _tag(module: nn.Module, prefix: str) -> None:
@@ -46,7 +53,8 @@ class Layer(nn.Module):
         return recomputed(self._run, x) if self.recompute else self._run(x)
 
     def _run(self, x: Tensor) -> Tensor:
-        return x + self.down(torch.tanh(self.up(x)))
+        out: Tensor = x + self.down(torch.tanh(self.up(x)))
+        return out
 
 
 class Embedding(nn.Module):
@@ -66,7 +74,8 @@ class Head(nn.Module):
         self.tied = [weight]
 
     def forward(self, x: Tensor) -> Tensor:
-        return (self.norm(x) @ self.tied[0].T).logsumexp(-1).sum()
+        logits: Tensor = self.norm(x) @ self.tied[0].T
+        return logits.logsumexp(-1).sum()
 
 
 class Model(nn.Module):
@@ -86,7 +95,8 @@ class Model(nn.Module):
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)
-        return self.head(x)
+        out: Tensor = self.head(x)
+        return out
 
     def flatten(self, plan: ShardPlan) -> list[FlatUnit]:
         modules = [self.embedding, *self.layers, self.head]
@@ -122,7 +132,7 @@ def _layout(zero: int, degree: int, dp: int) -> Layout:
     return Layout.of(model, training, dp=dp, zero=zero, zero_shard_degree=degree)
 
 
-def _step(zero: int, degree: int, recompute: bool) -> tuple[float, list[list[bool]]]:
+def _step(zero: int, degree: int, recompute: bool) -> StepFound:
     """The largest gradient error of one step, and what was gathered between its passes."""
     rank, world = dist.get_rank(), dist.get_world_size()
     layout = _layout(zero, degree, world)
@@ -175,9 +185,10 @@ def test_a_copy_may_be_shared_by_some_of_the_ranks() -> None:
         assert max(error for error, _ in ranks) < 1e-12
 
 
-def run_on_ranks_by_variant(world: int, variants):  # type: ignore[no-untyped-def]
-    from tests.distributed import run_on_ranks
-
+def run_on_ranks_by_variant(
+    world: int, variants: Sequence[Variant]
+) -> list[tuple[Variant, tuple[StepFound, ...]]]:
+    """Each variant with what every rank found."""
     results = run_on_ranks(world, [partial(_step, *variant) for variant in variants])
     return list(zip(variants, zip(*results, strict=True), strict=True))
 
@@ -192,8 +203,6 @@ def _storages(zero: int) -> list[tuple[int, int]]:
 @pytest.mark.multiprocess
 def test_what_a_rank_keeps() -> None:
     """Padding to a multiple of 3, 8 bytes an element; units of 15, 55, 55, 10 and 35 elements."""
-    from tests.distributed import run_on_ranks
-
     padded = [15, 57, 57, 12, 36]
     zero1, zero2, zero3 = run_on_ranks(3, [partial(_storages, zero) for zero in (1, 2, 3)])[0]
     assert zero1 == [(8 * n, 8 * n) for n in padded]
