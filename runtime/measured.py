@@ -430,7 +430,7 @@ def linear_operations(
         return Call(lambda: weight_gradient(gradient, x), warm=(gradient,))
 
     dx = Function(
-        lambda x, weight: _WithoutWeightGradient.apply(x, weight),
+        lambda x, weight: _WithoutWeightGradient.apply(x, weight),  # type: ignore[no-untyped-call]
         function.inputs,
     )
     y_bytes, dx_bytes, dw_bytes = tokens * out * item, tokens * inner * item, out * inner * item
@@ -453,7 +453,7 @@ class _WithoutWeightGradient(torch.autograd.Function):
         return column_linear(x, weight, None, ALONE)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         _, weight = ctx.saved_tensors
         rows = gradient.reshape(-1, gradient.shape[-1])
