@@ -11,6 +11,7 @@ import pytest
 from tools.sources import HOUSES, LIBRARY, ROOT, python_files
 
 NO_TEST_OF_ITS_OWN = {
+    "shardwright/__main__.py": "started by tests/test_imports.py",
     "shardwright/cli/_options.py": "declarations only; every command's test reads them",
     "shardwright/cli/_probe.py": "started by tests/cli/test_checks.py as the command starts it",
 }
