@@ -24,6 +24,9 @@ over a ring's, for a full node or domain; absent where there are none |
 | ``memory.first_communicator_bytes``, ``memory.communicator_bytes`` | B | device memory of the \
 first process group, and of each further one |
 | ``memory.fragmentation_fraction`` | 1 | of the memory that the allocator reserves |
+| ``band.low_ratio``, ``band.high_ratio`` | 1 | multiples of a predicted step time between which \
+80 % of published measurements lie (``benchmarks/published_steps.md``); wider where nothing was \
+measured on the accelerator |
 
 Values are for the most specific of: the node type, the accelerator, its links, its family, all.
 Where nothing was measured on an accelerator its family's median stands in, marked ``derived``.

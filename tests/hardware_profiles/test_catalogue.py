@@ -30,7 +30,7 @@ PRICED_BY = {
     "attention_efficiency.backward", "memory_bandwidth_efficiency", "launch_overhead_s",
     "collective_efficiency.intra_node", "collective_efficiency.inter_node",
     "collective_latency.base_s", "collective_latency.intra_node_s",
-    "collective_latency.inter_node_s", "memory.context_bytes",
+    "collective_latency.inter_node_s", "memory.context_bytes", "band.low_ratio", "band.high_ratio",
 }  # fmt: skip
 
 
@@ -139,6 +139,32 @@ def test_unmeasured_accelerators_borrow_and_say_so() -> None:
     assert kinds["matmul_efficiency.bf16"] == "derived"
     assert not catalogue.is_measured("mtt-s4000-48gb")
     assert catalogue.is_measured("h100-sxm5-80gb")
+
+
+def test_bands_are_wider_where_nothing_was_measured() -> None:
+    """Published steps of the A100 with 40 GB were compared; its parts alone were not measured."""
+    bands: dict[bool, set[tuple[float, float]]] = {}
+    for slug in catalogue.list_accelerators():
+        group = catalogue.node("dgx-h100").model_copy(
+            update={"name": "own", "accelerator": catalogue.accelerator(slug)}
+        )
+        known = catalogue.is_measured(slug) or slug == "a100-sxm4-40gb"
+        found = parameters(group)
+        bands.setdefault(known, set()).add((found["band.low_ratio"], found["band.high_ratio"]))
+    ((low, high),), ((lowest, highest),) = bands[True], bands[False]
+    assert 0 < lowest < low < 1 < high < highest
+
+
+def test_bands_are_those_of_the_benchmark() -> None:
+    text = (Path(__file__).parents[2] / "benchmarks" / "published_steps.md").read_text()
+    for slug, name in (
+        ("dgx-h100", "pooled"),
+        ("gcp-a3-highgpu-8g", "pooled"),
+        ("dgx-2", "widest"),
+    ):
+        found = parameters(catalogue.node(slug))
+        band = f"{found['band.low_ratio']:.3f} .. {found['band.high_ratio']:.3f}"
+        assert f"{name} band: {band}\n" in text
 
 
 def test_prices_are_dated_and_of_known_accelerators() -> None:
