@@ -26,6 +26,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
@@ -198,7 +199,7 @@ class Ledger(TorchDispatchMode):
         out[-1].wait()
         for tensor, copy in zip(_tensors(args), _tensors(copies), strict=True):
             tensor.copy_(copy)
-        return (args[0], *out[1:])
+        return (args[0], *out[1:-1], _finished_work())
 
     def _count_collective(self, name: str, args: tuple[Any, ...]) -> None:
         if name in _UNCOUNTED_C10D_OPS:
@@ -210,6 +211,14 @@ class Ledger(TorchDispatchMode):
             sum(tensor.numel() * tensor.element_size() for tensor in tensors),
             tuple(sorted(dist.get_process_group_ranks(group))),
         ))  # fmt: skip
+
+
+def _finished_work() -> torch.ScriptObject:
+    """A handle of a call that is over: waiting for the true one again may copy once more."""
+    future: torch.futures.Future[None] = torch.futures.Future()
+    future.set_result(None)
+    work: torch.ScriptObject = _create_work_from_future(future).boxed()
+    return work
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -101,6 +101,9 @@ def _rms_norm(block: NormBlock, name: str, context: Context, in_branch: bool) ->
     input_bytes += (x + wide_x + size * wide) + (3 * wide_x + column) + (2 * wide_x + column) + cast
     if in_branch:
         input_bytes += 2 * wide_x + x
+    if context.is_promoted:  # the weight's gradient to its dtype, the weight from it
+        weight_bytes += size * (wide + item)
+        input_bytes += size * (wide + item)
     promoted = 1 if context.is_promoted else 0
     vectors = weight + promoted * size * wide  # the weight's gradient, and the wide weight
     peak = 2 * wide_x + column + vectors
@@ -185,13 +188,16 @@ def _attention_core(block: AttentionBlock, context: Context) -> Step:
     out, kv = num_query * per_head, num_kv * per_head
     qkv = out + 2 * kv
     expanded = 0 if heads.is_grouped else 2 * out
+    index = 2 * num_query * _INDEX_BYTES
     kept = [SavedTensor("log_sum_exp", context.tokens * num_query * context.wide)]
     expand: tuple[Operation, ...] = ()
     reduce: tuple[Operation, ...] = ()
     if expanded:
         kept.append(SavedTensor("expanded keys and values", expanded))
-        expand = (Elementwise("kv_expand", 2 * expanded, context.dtype, 2),)
-        reduce = (Elementwise("kv_expand.backward", 2 * expanded + 2 * kv, context.dtype, 4),)
+        expand = (Elementwise("kv_expand", 2 * expanded + index, context.dtype, 2),)
+        reduce = (
+            Elementwise("kv_expand.backward", 3 * expanded + 2 * kv + index, context.dtype, 4),
+        )
     rotary, rotated_half = _rotary(block, num_query + num_kv, context)
     core = {
         backward: Attention(
@@ -390,9 +396,18 @@ def _positions(context: Context, shape: tuple[int, int]) -> Step:
 
 @lru_cache(maxsize=4096)
 def head_books(
-    block: HeadBlock, context: Context, *, tied: bool, label_smoothing: float
+    block: HeadBlock,
+    context: Context,
+    *,
+    tied: bool,
+    label_smoothing: float,
+    has_embedding: bool = False,
 ) -> BlockBooks:
-    """Projection to the vocabulary and cross-entropy; a ``tied`` weight has its own unit."""
+    """Projection to the vocabulary and cross-entropy.
+
+    A ``tied`` weight has its own unit; where the stage ``has_embedding`` too, its gradient is
+    accumulated there, once.
+    """
     hidden, item, wide = block.hidden_size, context.item, context.wide
     rows = len(vocabulary_split(block.vocab_size, context.tp, context.tp_rank))
     weight = ParameterBooks("head.weight", (block.vocab_size, hidden), (rows, hidden), False, True)
@@ -414,7 +429,7 @@ def head_books(
         name="head",
         forward=(*linear.forward, *_loss_forward(context, rows, num_sums)),
         backward_input=(_loss_backward(context, rows, num_sums), *linear.backward_input),
-        backward_weight=linear.backward_weight,
+        backward_weight=linear.backward_weight[: -1 if tied and has_embedding else None],
         parameters=() if tied else (weight,),
         saved=(
             SavedTensor("exponentials", z), SavedTensor("sums", row), SavedTensor("output", wide),
@@ -438,8 +453,8 @@ def _loss_forward(context: Context, rows: int, num_sums: int) -> tuple[Operation
         if context.tp > 1
     )
     passes = cast + (z + row) + (2 * z + row) + 2 * z + (num_sums - 1) * (z + row)
-    labels = 9 * index + 9 * mask
-    single = (11 + 2 * num_sums + 3 * (num_sums - 1)) * row
+    labels = 8 * index + 9 * mask
+    single = (11 + 2 * num_sums + 3 * (num_sums - 1)) * row + context.wide
     kernels = 18 + 2 * (num_sums - 2) + context.is_promoted
     forward = Elementwise(
         "cross_entropy.forward", passes + labels + single, context.wide_dtype, kernels
@@ -454,7 +469,7 @@ def _loss_backward(context: Context, rows: int, num_sums: int) -> Elementwise:
     cast = context.tokens * rows * context.item + z if context.is_promoted else 0
     passes = cast + (num_sums - 1) * (2 * z + row)
     labels = 8 * index + 9 * mask
-    single = (11 + 2 * (num_sums - 2)) * row
+    single = (11 + 2 * (num_sums - 2)) * row + context.wide
     kernels = 12 + 2 * (num_sums - 2) + context.is_promoted
     return Elementwise(
         "cross_entropy.backward", passes + labels + single, context.wide_dtype, kernels

@@ -284,7 +284,13 @@ def _head_units(
     tied = model.head.tied
     blocks = (
         norm_books(model.final_norm, "final_norm", context, in_branch=False),
-        head_books(model.head, context, tied=tied, label_smoothing=label_smoothing),
+        head_books(
+            model.head,
+            context,
+            tied=tied,
+            label_smoothing=label_smoothing,
+            has_embedding=has_embedding,
+        ),
     )
     units = [_tied_unit(model, context)] if tied and not has_embedding else []
     return [*units, UnitBooks("head", blocks)]

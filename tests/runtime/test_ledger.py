@@ -13,7 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from shardwright.cost_models.blocks.operations import Attention, Collective, Matmul, Operation
+from shardwright.cost_models.blocks.operations import (
+    Attention,
+    Collective,
+    Elementwise,
+    Matmul,
+    Operation,
+)
 from shardwright.cost_models.blocks.stage import StageBooks, stage_books
 from shardwright.runtime.ledger import (
     CollectiveRecord,
@@ -26,6 +32,7 @@ from shardwright.runtime.parallel.dtypes import promoted, torch_dtype
 from shardwright.runtime.parallel.shards import shard_of
 from shardwright.specs import Layout, Precision, Recompute, SoftwareSpec, TrainingSpec
 from tests.distributed import run_on_ranks
+from tests.runtime.kernel_count import KernelCount
 from tests.runtime.tiny_models import MODELS, tensor_parallel_groups
 
 
@@ -107,6 +114,9 @@ def _sequence(tp: int) -> tuple[bool, ...]:
 class Measured:
     flops: int
     collectives: list[CollectiveRecord]
+    kernels: int
+    num_bytes: int
+    """Read and written by kernels."""
     peak_bytes: int
 
 
@@ -121,17 +131,23 @@ def measure(case: Case) -> tuple[Measured, Measured, int, StageModule]:
     if case.stage > 0:
         x.requires_grad_()
     gradient = _output_gradient(case, stage)
-    ledger = Ledger()
-    with ledger:
-        mark = ledger.mark()
+    with Ledger() as ledger, KernelCount() as kernels:
         edge = get_gradient_edge(stage(x, labels))
-        saved_bytes = ledger.bytes_since(mark)
-        forward = Measured(ledger.flops, ledger.collectives, ledger.peak_bytes)
-        ledger.flops, ledger.collectives, live = 0, [], ledger.live_bytes
-        ledger.reset_peak()
+    saved_bytes = ledger.bytes_since(0)
+    forward = _measured(ledger, kernels, 0)
+    ledger.flops, ledger.collectives, live = 0, [], ledger.live_bytes
+    ledger.reset_peak()
+    with ledger, KernelCount() as kernels:
         torch.autograd.backward([edge], [gradient])
-        backward = Measured(ledger.flops, ledger.collectives, ledger.peak_bytes - live)
+    backward = _measured(ledger, kernels, live)
     return forward, backward, saved_bytes, stage
+
+
+def _measured(ledger: Ledger, kernels: KernelCount, live_bytes: int) -> Measured:
+    return Measured(
+        ledger.flops, ledger.collectives, kernels.kernels, kernels.num_bytes,
+        ledger.peak_bytes - live_bytes,
+    )  # fmt: skip
 
 
 def _output_gradient(case: Case, stage: StageModule) -> Tensor:
@@ -157,6 +173,12 @@ def flops_of(operations: Iterable[Operation]) -> int:
     return sum(op.flops for op in operations if isinstance(op, Matmul | Attention))
 
 
+def kernels_of(operations: Iterable[Operation]) -> tuple[int, int]:
+    """Launches of kernels bound by memory, and their bytes."""
+    element_wise = [op for op in operations if isinstance(op, Elementwise)]
+    return sum(op.kernels for op in element_wise), sum(op.num_bytes for op in element_wise)
+
+
 def collectives_of(operations: Iterable[Operation], tp: int) -> list[CollectiveRecord]:
     return [
         CollectiveRecord(op.kind, op.input_bytes, tuple(range(tp)))
@@ -179,6 +201,8 @@ def differences(case: Case) -> list[str]:
         "backward flops": (backward.flops, flops_of(backward_ops)),
         "forward collectives": (forward.collectives, collectives_of(forward_ops, case.tp)),
         "backward collectives": (backward.collectives, collectives_of(backward_ops, case.tp)),
+        "forward kernels": ((forward.kernels, forward.num_bytes), kernels_of(forward_ops)),
+        "backward kernels": ((backward.kernels, backward.num_bytes), kernels_of(backward_ops)),
         "saved bytes": (saved_bytes, books.saved_bytes),
         "forward peak": (forward.peak_bytes, books.forward_peak_bytes),
         "backward peak": (backward.peak_bytes, books.backward_peak_bytes),
