@@ -6,12 +6,13 @@ a formula. A catalogue entry is a profile without curves, whose parameters come 
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, model_validator
 
 from shardwright.specs import ClusterSpec, Spec
 from shardwright.specs.cluster import Provenance
+from shardwright.specs.ranges import MOST_DEVICES, Degree, PositiveSeconds, Seconds
 from shardwright.specs.training import DType
 
 PROFILE_VERSION: Final = "shardwright.profile/1"
@@ -20,10 +21,10 @@ PROFILE_VERSION: Final = "shardwright.profile/1"
 class Point(NamedTuple):
     """One measured size: the median of ``n`` timings and their spread (interquartile range)."""
 
-    x: float
-    median_s: float
-    spread_s: float
-    n: int
+    x: Annotated[float, Field(gt=0, le=1e24)]
+    median_s: PositiveSeconds
+    spread_s: Seconds
+    n: Annotated[int, Field(gt=0)]
 
 
 class Curve(Spec):
@@ -34,26 +35,37 @@ class Curve(Spec):
     """
 
     quantity: Literal["flops", "bytes", "launches"]
-    op: str
+    op: Annotated[
+        str,
+        Field(pattern=r"^[a-z_]+(/[a-z0-9_.]+)*(@[a-z_]+=[1-9]\d{0,9}(,[a-z_]+=[1-9]\d{0,9})*)?$"),
+    ]
     """``matmul``, ``attention``, ``elementwise/rms_norm``, ``all_reduce``, ``send_recv`` ...; a
     shape class after ``@`` where it matters: ``matmul/weight_gradient@k=256``."""
     dtype: DType
-    group_shape: tuple[PositiveInt, PositiveInt] = (1, 1)
+    group_shape: tuple[Degree, Degree] = (1, 1)
     """(ranks per node, nodes) of one group."""
-    concurrency: PositiveInt = 1
+    concurrency: Degree = 1
     """How many such ranks (compute) or groups (collectives) were busy at once on a node."""
-    points: tuple[Point, ...]
+    points: tuple[Point, ...] = Field(min_length=1)
 
 
 class Parameter(Spec):
     """One number that pricing reads by name, with its unit and where it came from."""
 
     name: str
-    value: float
+    value: float = Field(ge=0, le=1e24)
     unit: str
     kind: Provenance
     fitted_from: str
     """Measurement, datasheet or paper."""
+
+    @model_validator(mode="after")
+    def _divisors_are_not_zero(self) -> Parameter:
+        """Efficiencies, gains and counts divide; times, bytes and fractions may be nothing."""
+        divides = self.unit in ("1", "count") and not self.name.endswith("_fraction")
+        if divides and self.value < 1e-6:
+            raise ValueError(f"{self.name} = {self.value:g} is too small: times are divided by it")
+        return self
 
 
 class ProfileProvenance(Spec):
@@ -73,8 +85,27 @@ class HardwareProfile(Spec):
     devices: ClusterSpec
     curves: tuple[Curve, ...] = ()
     parameters: tuple[Parameter, ...] = ()
-    num_ranks: NonNegativeInt = 0
+    num_ranks: Annotated[int, Field(ge=0, le=MOST_DEVICES)] = 0
     """Ranks that took part in the measurement; 0 for a catalogue entry."""
+
+    @property
+    def tie_ratio(self) -> float:
+        """Predicted steps up to this multiple of the best cannot be told apart from it.
+
+        The parameter ``tie.ratio``; absent: 1, the profile states no such spread.
+        """
+        return next((p.value for p in self.parameters if p.name == "tie.ratio"), 1.0)
+
+    @model_validator(mode="after")
+    def _shared_curves_have_their_base(self) -> HardwareProfile:
+        alone = {(curve.op, curve.dtype) for curve in self.curves if curve.concurrency == 1}
+        for curve in self.curves:
+            if curve.op.startswith("shared/") and (curve.op, curve.dtype) not in alone:
+                raise ValueError(
+                    f"{curve.op} in {curve.dtype} has a curve for {curve.concurrency} busy ranks,"
+                    " but none for one alone"
+                )
+        return self
 
     def parameter(self, name: str) -> float:
         """The value of a parameter; `KeyError` names the profile where it is missing."""

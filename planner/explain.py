@@ -158,7 +158,8 @@ def why_not(plan: Plan, changes: Mapping[str, Any] | str, profile: HardwareProfi
         verdict = "breaks_rules" if breaks_rules else "does_not_fit"
         return WhyNot(words, verdict, why, None, nearest, near_words)
     best = ranking[0].candidate
-    verdict, why = _judge(best, Candidate(layout=plan.layout, prediction=plan.prediction))
+    chosen = Candidate(layout=plan.layout, prediction=plan.prediction)
+    verdict, why = _judge(best, chosen, problem.profile.tie_ratio)
     return WhyNot(words, verdict, why, best, best, layout_in_words(best.layout))
 
 
@@ -204,7 +205,9 @@ def difference_in_words(other: Candidate, chosen: Candidate) -> str:
     return f"{head}: {', '.join(shown)}" if shown else head
 
 
-def _judge(candidate: Candidate, chosen: Candidate) -> tuple[str, tuple[str, ...]]:
+def _judge(
+    candidate: Candidate, chosen: Candidate, tie_ratio: float
+) -> tuple[str, tuple[str, ...]]:
     """The verdict over a layout that can be run, and the reasons for it."""
     if candidate.layout == chosen.layout:
         return "chosen", ("this is the layout of the plan",)
@@ -219,8 +222,8 @@ def _judge(candidate: Candidate, chosen: Candidate) -> tuple[str, tuple[str, ...
             " early: plan again"
         )
         return "better", (words, why)
-    if step_s <= chosen.prediction.step_time_band_s[1]:
-        return "tied", (words, "the difference is within the prediction's band: try both")
+    if step_s <= chosen_s * tie_ratio:
+        return "tied", (words, f"predictions within {tie_ratio - 1:.0%} are a tie: try both")
     return "slower", (words,)
 
 

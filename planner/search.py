@@ -76,7 +76,7 @@ class SearchResult:
     ranking: tuple[Priced, ...]
     """The best, then runners-up with other choices; empty where nothing fits."""
     ties: tuple[Priced, ...]
-    """Others within the best prediction's band."""
+    """Others that the model cannot tell apart from the best (`HardwareProfile.tie_ratio`)."""
     certificate: Certificate
 
 
@@ -264,9 +264,9 @@ class _Search:
     def _ties(self) -> tuple[Priced, ...]:
         if self.best is None:
             return ()
-        band_end_s = self.best.prediction.step_time_band_s[1]
+        tie_end_s = self.best.step_s * self.problem.profile.tie_ratio
         bests = [node.best for node in self.found if node.best is not None]
-        within = [p for p in bests if p is not self.best and p.step_s <= band_end_s]
+        within = [p for p in bests if p is not self.best and p.step_s <= tie_end_s]
         within.sort(key=lambda priced: (priced.step_s, priced.key))
         return tuple(within[:MAX_TIES])
 

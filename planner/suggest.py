@@ -8,13 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from shardwright.hardware_profiles.catalogue import list_nodes, node
 from shardwright.planner.bounds import Pricer, cut_memory_bytes, quick_memory_bound_bytes
 from shardwright.planner.choices import Choices, layout_in_words, normalise_choices
 from shardwright.planner.partition import least_memory_cut
 from shardwright.planner.problem import Constraints, Problem
 from shardwright.planner.search import search
 from shardwright.planner.space import Space
-from shardwright.specs import Candidate, InputError, Layout, MemoryParts, Precision, Prediction
+from shardwright.specs import (
+    Candidate,
+    InputError,
+    Layout,
+    MemoryParts,
+    NodeGroup,
+    Precision,
+    Prediction,
+)
 from shardwright.specs.units import format_bytes
 from shardwright.specs.world import divisors
 
@@ -217,14 +226,19 @@ def _nodes(
     group = problem.cluster.groups[0]
     if len(problem.cluster.groups) > 1 or group.inter_node is None:
         return
+    whole = _whole_node(group)
 
     def change(count: int) -> _Change:
-        return _Change(f"--nodes {count}", _with_nodes(problem, count), constraints)
+        return _Change(
+            _nodes_in_words(whole, count), _with_nodes(problem, whole, count), constraints
+        )
 
-    too_few, enough = group.num_nodes, 2 * group.num_nodes
+    too_few = group.num_devices // whole.devices_per_node
+    enough = max(1, 2 * too_few)
+    most = enough * MOST_NODES_FACTOR
     while fitting(change(enough)) is None:
         too_few, enough = enough, 2 * enough
-        if enough > group.num_nodes * MOST_NODES_FACTOR:
+        if enough > most:
             return
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
@@ -233,10 +247,26 @@ def _nodes(
     yield change(enough)
 
 
-def _with_nodes(problem: Problem, num_nodes: int) -> Problem:
-    cluster = problem.cluster
-    group = cluster.groups[0].model_copy(update={"num_nodes": num_nodes})
-    devices = cluster.model_copy(update={"groups": (group,)})
+def _whole_node(group: NodeGroup) -> NodeGroup:
+    """The node type with all its devices, where the user asked for a part of one node."""
+    if group.name not in list_nodes():
+        return group
+    whole = node(group.name)
+    if whole.devices_per_node <= group.devices_per_node:
+        return group
+    return whole.model_copy(update={"accelerator": group.accelerator})
+
+
+def _nodes_in_words(group: NodeGroup, count: int) -> str:
+    """What to type, where the cluster has a name in the catalogue."""
+    if group.name in list_nodes():
+        return f"--cluster {group.name}:{count}"
+    return f"{count} such nodes"
+
+
+def _with_nodes(problem: Problem, group: NodeGroup, num_nodes: int) -> Problem:
+    groups = (group.model_copy(update={"num_nodes": num_nodes}),)
+    devices = problem.cluster.model_copy(update={"groups": groups})
     return replace(problem, profile=problem.profile.model_copy(update={"devices": devices}))
 
 

@@ -137,7 +137,7 @@ def ties_in_words(plan: Plan) -> Iterator[str]:
     """Which others the model cannot tell apart from the chosen layout."""
     if plan.ties:
         names = ";  ".join(layout_in_words(candidate.layout) for candidate in plan.ties)
-        yield f"ties      within the band of the best, only a trial can tell: {names}"
+        yield f"ties      too close to the best for this model, only a trial can tell: {names}"
 
 
 def budget_in_words(plan: Plan) -> Iterator[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shardwright.specs._base import Spec
 from shardwright.specs.cluster import ClusterSpec
@@ -17,6 +17,9 @@ from shardwright.specs.prediction import Candidate, Certificate, Prediction
 from shardwright.specs.schedule import Schedule
 from shardwright.specs.software import SoftwareSpec
 from shardwright.specs.training import TrainingSpec
+
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+VariableValue = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 PLAN_SCHEMA: Final = "shardwright.plan/1"
 
@@ -47,16 +50,31 @@ class Plan(Spec):
     layout: Layout
     schedule: Schedule | None
     """Null when pp = 1: forward and backward of each micro-batch in turn."""
-    environment: dict[str, str]
+    environment: dict[VariableName, VariableValue]
     """Variables that must be set before any process starts."""
     prediction: Prediction
     certificate: Certificate
     ties: tuple[Candidate, ...] = ()
-    """Layouts within the band of the best, which only a trial can separate."""
+    """Layouts whose predictions the model cannot tell apart from the best; a trial can."""
     alternatives: tuple[Candidate, ...] = ()
     assumed: dict[str, str] = Field(default_factory=dict)
     """Defaults that the user did not state, with their values."""
     provenance: PlanProvenance
+
+    @model_validator(mode="after")
+    def _parts_belong_together(self) -> Plan:
+        layout, schedule = self.layout, self.schedule
+        if len(self.prediction.memory) != layout.pp:
+            raise ValueError(
+                f"the prediction is of {len(self.prediction.memory)} pipeline ranks, but the layout"
+                f" has pp = {layout.pp}"
+            )
+        if schedule is not None and len(schedule.ranks) != layout.pp:
+            raise ValueError(
+                f"the schedule is for {len(schedule.ranks)} pipeline ranks, but the layout has"
+                f" pp = {layout.pp}"
+            )
+        return self
 
     @classmethod
     def load(cls, path: Path) -> Plan:

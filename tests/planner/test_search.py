@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from shardwright.cost_models.pipeline.schedules import build_schedule
+from shardwright.hardware_profiles.profile import Parameter
 from shardwright.planner.bounds import Pricer, UnitBytes, UnitSeconds
 from shardwright.planner.choices import Choices
 from shardwright.planner.problem import Constraints, Problem
@@ -151,15 +152,19 @@ def test_a_search_that_is_stopped_states_its_gap(
     assert finished.ranking[0].step_s == pytest.approx(best, rel=1e-9)
 
 
-def test_layouts_within_the_band_are_ties(
+def test_layouts_too_close_to_tell_apart_are_ties(
     make_problem: ProblemFactory, make_costs: CostsFactory
 ) -> None:
     problem = make_problem()
+    spread = Parameter(name="tie.ratio", value=1.1, unit="1", kind="user", fitted_from="test")
+    profile = problem.profile.model_copy(update={"parameters": (spread,)})
+    problem = replace(problem, profile=profile)
     result = search(problem, Constraints(top=6), make_costs(problem, 2))
     best = result.ranking[0]
+    assert result.ties
     assert best not in result.ties
-    assert all(tie.step_s <= best.prediction.step_time_band_s[1] for tie in result.ties)
-    within = [p for p in result.ranking[1:] if p.step_s <= best.prediction.step_time_band_s[1]]
+    assert all(tie.step_s <= 1.1 * best.step_s for tie in result.ties)
+    within = [priced for priced in result.ranking[1:] if priced.step_s <= 1.1 * best.step_s]
     assert set(map(id, within)) <= set(map(id, result.ties))
 
 

@@ -13,6 +13,7 @@ from shardwright.planner.problem import Constraints, Problem
 from shardwright.planner.search import search
 from shardwright.planner.suggest import reasons, suggestions
 from shardwright.specs import TrainingSpec
+from shardwright.specs.sources import resolve_model
 from tests.planner.conftest import tiny_model
 
 
@@ -25,7 +26,7 @@ def starved(
     device = group.accelerator.model_copy(update={"usable_memory_bytes": usable_bytes})
     group = group.model_copy(
         update={
-            "accelerator": device, "num_nodes": nodes, "devices_per_node": 2,
+            "name": "own", "accelerator": device, "num_nodes": nodes, "devices_per_node": 2,
             "scale_up_domain_gpus": 2,
         }
     )  # fmt: skip
@@ -68,7 +69,7 @@ def test_every_suggestion_fits_when_followed(usable_bytes: int) -> None:
 def test_fewer_nodes_than_suggested_do_not_fit() -> None:
     problem = starved(1_000_000)
     (nodes,) = (
-        s for s in suggestions(problem, Constraints(), StepPricer) if s.text.startswith("--nodes")
+        s for s in suggestions(problem, Constraints(), StepPricer) if " such nodes" in s.text
     )
     count = nodes.problem.cluster.groups[0].num_nodes
     assert count > 1
@@ -94,3 +95,12 @@ def test_a_sequence_longer_than_the_model_allows_is_shortened() -> None:
     assert "exceeds the 64 positions" in reasons(problem, Constraints(), pricer)[0]
     texts = [s.text for s in suggestions(problem, Constraints(), StepPricer)]
     assert any(text.startswith("--seq-len 64:") for text in texts), texts
+
+
+def test_a_part_of_a_node_grows_to_whole_nodes_first() -> None:
+    training = TrainingSpec.model_validate({"global_batch": 64, "seq_len": 4096})
+    problem = Problem(resolve_model("llama-3-8b"), training, resolve_cluster("dgx-h100", gpus=1))
+    first = suggestions(problem, Constraints(), StepPricer)[0]
+    assert first.text.startswith("--cluster dgx-h100:1: ")
+    followed = Problem(problem.model, training, resolve_cluster("dgx-h100:1"))
+    assert search(followed, Constraints(), StepPricer(followed)).ranking
