@@ -167,17 +167,6 @@ def test_lower_precision_is_near_double(precision: str) -> None:
     assert error(loss.detach(), expected.detach()) < {"fp32": 1e-6, "bf16": 1e-2}[precision]
 
 
-def test_units_have_all_parameters_once_and_readers() -> None:
-    stage = build(MODELS["llama-tied-biased"], ParallelGroups.alone())
-    names = [unit.unit_name for unit in stage.units]
-    assert names == ["tied_embedding", "layers.0", "layers.1", "layers.2", "head"]
-    in_units = [p for unit in stage.units for p in unit.parameters()]
-    assert {id(p) for p in in_units} == {id(p) for p in stage.parameters()}
-    assert len(in_units) == len(list(stage.parameters()))
-    assert stage.units[0].readers == (stage.embedding, stage.head)
-    assert stage.units[1].readers == (stage.units[1],)
-
-
 def test_unsupported_models_are_refused() -> None:
     model = tiny_llama(num_layers=1)
     layer = next(model.decoder.layers())

@@ -14,7 +14,7 @@ from tests.distributed import run_on_ranks
 from tests.runtime.tiny_models import MODELS
 
 
-def _members(choices: dict[str, int]) -> dict[str, Any]:
+def _members(choices: dict[str, Any]) -> dict[str, Any]:
     training = TrainingSpec(global_batch=6, seq_len=8)
     groups = ParallelGroups.create(Layout.of(MODELS["gpt2"], training, **choices))
     found: dict[str, Any] = {
@@ -29,7 +29,7 @@ def _members(choices: dict[str, int]) -> dict[str, Any]:
 @pytest.mark.multiprocess
 def test_groups_follow_the_rank_order() -> None:
     """tp fastest, then dp, then pp."""
-    cases = [{"tp": 2, "pp": 3}, {"dp": 3, "pp": 2}, {"tp": 3, "dp": 2}]
+    cases: list[dict[str, Any]] = [{"tp": 2, "pp": 3}, {"dp": 3, "pp": 2}, {"tp": 3, "dp": 2}]
     results = run_on_ranks(6, [functools.partial(_members, case) for case in cases])
     world = [0, 1, 2, 3, 4, 5]
     assert results[3][0] == {
