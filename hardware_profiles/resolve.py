@@ -11,7 +11,6 @@ device), ``intra`` (per device and direction), ``inter`` (per node and direction
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tomllib
@@ -22,11 +21,13 @@ from shardwright.hardware_profiles import catalogue, discover
 from shardwright.hardware_profiles.catalogue import CATALOGUE_DATE, AcceleratorEntry, Fact
 from shardwright.hardware_profiles.profile import HardwareProfile, ProfileProvenance
 from shardwright.specs import AcceleratorSpec, ClusterSpec, InputError, LinkTier, NodeGroup
+from shardwright.specs._base import parse_json
 from shardwright.specs.plan import read_text
+from shardwright.specs.ranges import MOST_DEVICES
 from shardwright.specs.units import Dimension, parse
 
-_INLINE = re.compile(r"([\w.-]+):(\d+)x(\d+)((?:,[^,]*)*)")
-_COUNTED = re.compile(r"([\w.-]+):(\d+)")
+_INLINE = re.compile(r"([\w.-]+):(\d{1,18})x(\d{1,18})((?:,[^,]*)*)")
+_COUNTED = re.compile(r"([\w.-]+):(\d{1,18})")
 _OPTIONS: dict[str, Dimension] = {
     "memory": "bytes", "intra": "bytes_per_s", "inter": "bytes_per_s",
 }  # fmt: skip
@@ -84,6 +85,10 @@ def _check_counts(gpus: int | None, nodes: int | None) -> None:
 def _positive(count: int, what: str) -> int:
     if count < 1:
         raise InputError(f"{what} = {count} is not a positive number", fix=f"set {what} >= 1")
+    if count > MOST_DEVICES:
+        raise InputError(
+            f"{what} = {count} is more than any cluster has", fix=f"set {what} <= {MOST_DEVICES}"
+        )
     return count
 
 
@@ -118,6 +123,7 @@ def _with_nodes(group: NodeGroup, num_nodes: int) -> NodeGroup:
             f"{group.name} has no network between nodes, but {num_nodes} nodes are asked for",
             fix=f"use at most {reach} devices, or write the cluster inline with inter=...",
         )
+    _positive(num_nodes * group.devices_per_node, "devices")
     return group.model_copy(update={"num_nodes": num_nodes})
 
 
@@ -171,6 +177,7 @@ def _inline_group(
 ) -> NodeGroup:
     _positive(devices_per_node, "devices per node")
     _positive(num_nodes, "nodes")
+    _positive(devices_per_node * num_nodes, "devices")
     entry = catalogue.accelerator_entry(slug)
     intra, inter = options.get("intra"), options.get("inter")
     return NodeGroup(
@@ -253,12 +260,13 @@ def _from_file(path: Path, gpus: int | None, nodes: int | None) -> HardwareProfi
 
 def _parsed(text: str, path: Path) -> Any:
     """JSON, or TOML by the file's suffix; raises `InputError` where it is neither."""
-    kind, parser = ("TOML", tomllib.loads) if path.suffix == ".toml" else ("JSON", json.loads)
+    if path.suffix != ".toml":
+        return parse_json(text, source=str(path))
     try:
-        return parser(text)
-    except (ValueError, RecursionError) as error:  # both parsers' errors are ValueErrors
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{path} is not valid {kind}: {error}", fix="restore or re-create the file"
+            f"{path} is not valid TOML: {error}", fix="restore or re-create the file"
         ) from None
 
 

@@ -7,12 +7,14 @@ recompute=full,stages=0-20/20-40/40-60/60-80``.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from shardwright.planner.problem import ChoiceValue, Problem
 from shardwright.specs import InputError, Layout, Recompute, ScheduleName
+from shardwright.specs.ranges import MOST_DEVICES, MOST_LAYERS, MOST_SEQUENCES
 
 DEGREES = ("tp", "cp", "pp", "vpp", "dp", "ep", "etp")
 COUNTS = (*DEGREES, "micro_batch", "num_microbatches", "zero_shard_degree")
@@ -142,8 +144,12 @@ def _parse_value(name: str, value: Any) -> ChoiceValue:
         return _one_of(name, text, {known: known for known in ("none", *SCHEDULES)})
     if name == "zero":
         return _one_of(name, text, {str(stage): stage for stage in ZERO_STAGES})
-    if not _is_number(text) or int(text) < 1:
-        raise InputError(f"{name} = {value} is not a count", fix=f"give {name} as 1, 2, 3, ...")
+    most = MOST_SEQUENCES if name in ("micro_batch", "num_microbatches") else MOST_DEVICES
+    if not _is_number(text) or not 1 <= int(text) <= most:
+        raise InputError(
+            f"{name} = {value} is not a whole number from 1 to {most:,}",
+            fix=f"give {name} as 1, 2, 3, ...",
+        )
     return int(text)
 
 
@@ -215,6 +221,7 @@ def layout_of(problem: Problem, choices: Mapping[str, ChoiceValue]) -> Layout:
             )
         given["boundaries"] = boundaries_of(stops, problem)
     degrees = {name: int(str(given.get(name, 1))) for name in DEGREES}
+    _check_sizes(degrees)
     if "dp" not in given:
         given["dp"] = max(1, problem.world // (degrees["tp"] * degrees["cp"] * degrees["pp"]))
     if "boundaries" not in given and degrees["vpp"] == 1 and degrees["pp"] <= problem.num_units:
@@ -231,12 +238,27 @@ def layout_of(problem: Problem, choices: Mapping[str, ChoiceValue]) -> Layout:
     )
 
 
+def _check_sizes(degrees: Mapping[str, int]) -> None:
+    """Refuse, before a stage is made, degrees that no cluster and no model has together."""
+    world = math.prod(degrees[name] for name in ("tp", "cp", "pp", "dp"))
+    if world > MOST_DEVICES:
+        raise InputError(
+            f"tp x cp x pp x dp = {world:,} is more devices than any cluster has",
+            fix=f"keep the product at {MOST_DEVICES:,} or less",
+        )
+    num_stages = degrees["pp"] * degrees["vpp"]
+    if num_stages > MOST_LAYERS:
+        raise InputError(
+            f"pp x vpp = {num_stages:,} is more stages than any model has layers",
+            fix="lower pp or vpp",
+        )
+
+
 def named_choices(layout: Layout) -> dict[str, ChoiceValue]:
     """A layout's own values of all of `NAMES` that do not follow from the others."""
     named: dict[str, ChoiceValue] = {name: getattr(layout, name) for name in DEGREES}
     named |= {
         "micro_batch": layout.micro_batch,
-        "num_microbatches": layout.micro_batches,
         "zero": layout.zero,
         "sequence_parallel": layout.sequence_parallel,
         "recompute": layout.recompute[0].policy,

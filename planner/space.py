@@ -28,7 +28,8 @@ from shardwright.planner.choices import (
 )
 from shardwright.planner.problem import ChoiceValue, Constraints, Problem
 from shardwright.specs import InputError, Violation
-from shardwright.specs.world import dense_grids, divisors
+from shardwright.specs.layout import is_too_long
+from shardwright.specs.world import WorldSize, dense_grids, divisors
 
 
 def _is(name: str, value: ChoiceValue, choices: Choices) -> bool:
@@ -58,6 +59,10 @@ FORBIDDABLE: dict[str, Callable[[Choices], bool]] = {
 (offload, compile) may be forbidden too."""
 
 
+MOST_GRIDS = 20_000
+"""Grids times sizes of micro-batches; each has up to two dozen further choices."""
+
+
 @dataclass(frozen=True)
 class Space:
     """The layouts of a problem that its constraints leave open.
@@ -73,6 +78,7 @@ class Space:
     @cached_property
     def _open(self) -> tuple[Choices, ...]:
         """Choices that meet the constraints, whether or not they obey the rules, by key."""
+        _check_size(self.problem)
         fixed = normalise_choices(self.constraints.fixed)
         if self.fixed_boundaries is not None:
             fixed["pp"] = len(self.fixed_boundaries) + 1
@@ -172,6 +178,8 @@ class Space:
         per_step = choices.dp * choices.micro_batch * choices.num_microbatches
         if per_step != self.problem.training.global_batch:
             return True
+        if is_too_long(choices.pp, choices.num_microbatches):
+            return True
         grid = (choices.tp, choices.pp, choices.sequence_parallel)
         if grid not in self._grid_breaks_rules:
             self._grid_breaks_rules[grid] = bool(self._violations(choices))
@@ -191,9 +199,7 @@ class Space:
 def _all_choices(problem: Problem) -> Iterator[Choices]:
     """Every choice, by rule or not; grids with more stages than units have no layout at all."""
     global_batch = problem.training.global_batch
-    for grid in dense_grids(problem.world):
-        if grid.cp != 1 or grid.pp > problem.num_units:
-            continue
+    for grid in _grids(problem):
         for micro_batch in divisors(global_batch):
             num_microbatches = max(1, global_batch // (grid.dp * micro_batch))
             for zero in ZERO_STAGES if grid.dp > 1 else (0,):
@@ -204,6 +210,25 @@ def _all_choices(problem: Problem) -> Iterator[Choices]:
                                 grid.tp, grid.pp, grid.dp, micro_batch, num_microbatches, zero,
                                 sequence_parallel, recompute, schedule,
                             )  # fmt: skip
+
+
+def _grids(problem: Problem) -> Iterator[WorldSize]:
+    for grid in dense_grids(problem.world):
+        if grid.cp == 1 and grid.pp <= problem.num_units:
+            yield grid
+
+
+def _check_size(problem: Problem) -> None:
+    """Refuse, before they are listed, more choices than anyone would wait for."""
+    batch = problem.training.global_batch
+    num_grids, num_sizes = len(list(_grids(problem))), len(divisors(batch))
+    if num_grids * num_sizes > MOST_GRIDS:
+        raise InputError(
+            f"{problem.world:,} devices and {batch:,} sequences a step leave {num_grids:,} grids x"
+            f" {num_sizes} micro-batches, more than the {MOST_GRIDS:,} that are searched",
+            fix="choose a number of devices and a --global-batch with fewer divisors, such as"
+            f" {2 ** round(math.log2(problem.world))} and {2 ** round(math.log2(batch))}",
+        )
 
 
 def _no_such_value(name: str, wanted: object, candidates: list[Choices]) -> InputError:

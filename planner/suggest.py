@@ -24,6 +24,7 @@ from shardwright.specs import (
     Precision,
     Prediction,
 )
+from shardwright.specs.ranges import MOST_DEVICES
 from shardwright.specs.units import format_bytes
 from shardwright.specs.world import divisors
 
@@ -235,11 +236,11 @@ def _nodes(
 
     too_few = group.num_devices // whole.devices_per_node
     enough = max(1, 2 * too_few)
-    most = enough * MOST_NODES_FACTOR
-    while fitting(change(enough)) is None:
+    most = min(enough * MOST_NODES_FACTOR, MOST_DEVICES // whole.devices_per_node)
+    while enough <= most and fitting(change(enough)) is None:
         too_few, enough = enough, 2 * enough
-        if enough > most:
-            return
+    if enough > most:
+        return
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         helps = fitting(change(middle)) is not None

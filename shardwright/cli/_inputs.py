@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import logging
-import math
 from dataclasses import dataclass
 
 from shardwright.hardware_profiles.profile import HardwareProfile
@@ -17,6 +16,7 @@ from shardwright.specs import (
     SoftwareSpec,
     TrainingSpec,
 )
+from shardwright.specs.ranges import MOST_ELEMENTS, MOST_SEQUENCES, MOST_TOKENS
 from shardwright.specs.units import parse
 from shardwright.specs.world import divisors
 
@@ -71,7 +71,7 @@ def question(
 def sequence_length(text: str | None, model: ModelSpec) -> int:
     """What was given, or the model's longest up to `DEFAULT_SEQ_LEN`; raises `InputError`."""
     if text is not None:
-        return count(text, "--seq-len")
+        return count(text, "--seq-len", most=MOST_ELEMENTS)
     return min(model.max_seq_len or DEFAULT_SEQ_LEN, DEFAULT_SEQ_LEN)
 
 
@@ -86,11 +86,13 @@ def complete_training(
     spec = TrainingSpec(
         global_batch=batch
         if given.global_batch is None
-        else count(given.global_batch, "--global-batch"),
+        else count(given.global_batch, "--global-batch", most=MOST_SEQUENCES),
         seq_len=seq_len,
         precision=Precision(one_of(given.precision or "bf16", precisions, "--precision")),
         optimizer=OptimizerSpec(),
-        token_budget=None if given.tokens is None else count(given.tokens, "--tokens"),
+        token_budget=None
+        if given.tokens is None
+        else count(given.tokens, "--tokens", most=MOST_TOKENS),
     )
     one_of(given.optimizer or spec.optimizer.name, [spec.optimizer.name], "--optimizer")
     values = {
@@ -113,11 +115,13 @@ def default_global_batch(seq_len: int, num_devices: int) -> int:
     return max(1, round(wanted / sharers)) * sharers
 
 
-def count(text: str, option: str) -> int:
-    """A whole number of at least 1, such as ``512``, ``8k`` (8192) or ``15T`` (tokens)."""
+def count(text: str, option: str, *, most: int) -> int:
+    """A whole number from 1 to ``most``, such as ``512``, ``8k`` (8192) or ``15T`` (tokens)."""
     value = parse(text, "count")
-    if not (1 <= value < math.inf) or value != int(value):
-        raise InputError(f"{option} is {text}, not a whole number of at least 1")
+    if not 1 <= value <= most or value != int(value):
+        raise InputError(
+            f"{option} is {text}, not a whole number from 1 to {most:,}", fix=f"correct {option}"
+        )
     return int(value)
 
 

@@ -4,11 +4,39 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from shardwright.specs.errors import InputError
+
+
+def parse_json(text: str, *, source: str) -> Any:
+    """The value of a JSON text in which every key of an object is given once.
+
+    Raises:
+        InputError: not JSON, a key given twice, or half of a surrogate pair, which is no text.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_unique_keys)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        problem = f"half of a surrogate pair ({error.object[error.start]!a}) is no text"
+    except (ValueError, RecursionError) as error:
+        problem = str(error)
+    else:
+        return value
+    raise InputError(f"{source} is not valid JSON: {problem}", fix="restore or re-create the file")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        key, times = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {key!r} is given {times} times in one object")
+    return found
 
 
 class Spec(BaseModel):
@@ -32,13 +60,7 @@ class Spec(BaseModel):
         Raises:
             InputError: the text is not JSON, or does not fit the schema; every misfit is listed.
         """
-        try:
-            value = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise InputError(
-                f"{source} is not valid JSON: {error}", fix="restore or re-create the file"
-            ) from None
-        return cls.from_value(value, source=source)
+        return cls.from_value(parse_json(text, source=source), source=source)
 
     @classmethod
     def from_value(cls, value: Any, *, source: str = "the given value") -> Self:

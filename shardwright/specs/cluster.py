@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, model_validator
 
 from shardwright.specs._base import Spec
+from shardwright.specs.ranges import MOST_DEVICES, Bytes, Degree, Rate, Seconds
 from shardwright.specs.training import DType
 from shardwright.specs.units import format_bytes
 
@@ -22,11 +23,11 @@ class LinkTier(Spec):
 
     name: str
     """Such as ``nvlink``, ``pcie``, ``infiniband``, ``shared-memory``."""
-    bandwidth_bytes_per_s: PositiveFloat
+    bandwidth_bytes_per_s: Rate
     """Per rank and direction, what the wire carries (not what a collective achieves)."""
-    pair_bandwidth_bytes_per_s: PositiveFloat | None = None
+    pair_bandwidth_bytes_per_s: Rate | None = None
     """To one single peer, where that is less than to all peers together (MI300X: one of 7)."""
-    latency_s: NonNegativeFloat
+    latency_s: Seconds
     provenance: Provenance
     source: str
 
@@ -37,24 +38,33 @@ class AcceleratorSpec(Spec):
     name: str
     """Slug, one per memory size: ``h100-sxm5-80gb``."""
     vendor: str
-    memory_bytes: PositiveInt
+    memory_bytes: Bytes
     """What the device reports, not the marketing figure."""
-    usable_memory_bytes: PositiveInt
+    usable_memory_bytes: Bytes
     """What a training process may allocate: reported less context and driver."""
-    memory_bandwidth_bytes_per_s: PositiveFloat
-    peak_flops_per_s: dict[DType, PositiveFloat]
+    memory_bandwidth_bytes_per_s: Rate
+    peak_flops_per_s: dict[DType, Rate]
     """Dense peak by matmul dtype; a dtype that is absent is not supported."""
     provenance: Provenance
     source: str
+
+    @model_validator(mode="after")
+    def _usable_is_part_of_memory(self) -> AcceleratorSpec:
+        if self.usable_memory_bytes > self.memory_bytes:
+            raise ValueError(
+                f"usable_memory_bytes ({self.usable_memory_bytes}) exceeds memory_bytes"
+                f" ({self.memory_bytes})"
+            )
+        return self
 
 
 class SharedResource(Spec):
     """Something that several ranks of a node use at once and share fairly while both are busy."""
 
     kind: Literal["cores", "nic", "switch"]
-    capacity: PositiveFloat
+    capacity: float = Field(gt=1e-3, le=MOST_DEVICES)
     """How many ranks can use it at full speed at the same time."""
-    ranks: PositiveInt
+    ranks: Degree
     """How many ranks of the node share it."""
 
 
@@ -63,18 +73,18 @@ class NodeGroup(Spec):
 
     name: str
     """Node type: ``dgx-h100``."""
-    num_nodes: PositiveInt
-    devices_per_node: PositiveInt
+    num_nodes: Degree
+    devices_per_node: Degree
     """Ranks per node. On a CPU these are processes."""
     accelerator: AcceleratorSpec
     intra_node: LinkTier
     inter_node: LinkTier | None
     """Null: a machine that stands alone."""
-    scale_up_domain_gpus: PositiveInt
+    scale_up_domain_gpus: Degree
     """Devices joined by ``intra_node``, across nodes where the domain is larger (NVL72: 72)."""
     shared_resources: tuple[SharedResource, ...] = ()
-    usd_per_gpu_hour: PositiveFloat | None = None
-    host_memory_bytes: PositiveInt | None = None
+    usd_per_gpu_hour: float | None = Field(default=None, gt=0, le=1e6)
+    host_memory_bytes: Bytes | None = None
 
     @property
     def num_devices(self) -> int:
@@ -87,6 +97,16 @@ class ClusterSpec(Spec):
     name: str
     groups: tuple[NodeGroup, ...] = Field(min_length=1)
     between_groups: LinkTier | None = None
+
+    @model_validator(mode="after")
+    def _groups_are_joined(self) -> ClusterSpec:
+        if self.num_devices > MOST_DEVICES:
+            raise ValueError(f"{self.num_devices} devices are more than {MOST_DEVICES}")
+        if len(self.groups) > 1 and self.between_groups is None:
+            raise ValueError(
+                f"{len(self.groups)} groups need between_groups, the links from one to another"
+            )
+        return self
 
     @property
     def num_devices(self) -> int:

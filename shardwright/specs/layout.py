@@ -6,11 +6,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import model_validator
 
 from shardwright.specs._base import Spec
 from shardwright.specs.cluster import ClusterSpec
 from shardwright.specs.model import ModelSpec
+from shardwright.specs.ranges import (
+    MOST_DEVICES,
+    Degree,
+    Extent,
+    LayerCount,
+    LayerNumber,
+    Rank,
+    SequenceCount,
+)
 from shardwright.specs.training import TrainingSpec
 from shardwright.specs.world import WorldSize, divisors, nearest, split_evenly
 
@@ -32,6 +41,9 @@ class ScheduleName(StrEnum):
     CUSTOM = "custom"
 
 
+MOST_FORWARDS = 2**16
+"""Of one step over all pipeline stages; schedules are stored and simulated action by action."""
+
 V_SHAPED = frozenset({ScheduleName.ZB_V, ScheduleName.DUALPIPE_V})
 
 
@@ -41,32 +53,38 @@ class Recompute(Spec):
     policy: Literal["none", "selective", "full"] = "none"
     modules: tuple[RecomputeModule, ...] | None = None
     """For ``selective``; null = core_attn."""
-    num_layers: PositiveInt | None = None
+    num_layers: LayerCount | None = None
     """For ``full``: how many of the stage's first layers; null = all."""
 
 
 class StageMesh(Spec):
     """The grid of one pipeline stage, where stages differ."""
 
-    ranks: tuple[NonNegativeInt, ...]
-    tp: PositiveInt
-    cp: PositiveInt = 1
-    dp: PositiveInt = 1
-    ep: PositiveInt = 1
-    etp: PositiveInt = 1
+    ranks: tuple[Rank, ...]
+    tp: Degree
+    cp: Degree = 1
+    dp: Degree = 1
+    ep: Degree = 1
+    etp: Degree = 1
 
 
 class Stage(Spec):
     """One virtual stage: which layers and which other blocks it holds, and where it sits."""
 
-    stage: NonNegativeInt
-    rank: NonNegativeInt
+    stage: Rank
+    rank: Rank
     """Pipeline rank."""
-    chunk: NonNegativeInt
+    chunk: Rank
     """Which of the rank's vpp chunks."""
-    layers: tuple[NonNegativeInt, NonNegativeInt]
+    layers: tuple[LayerNumber, LayerNumber]
     """[start, stop) of global layer numbers; empty ranges are allowed."""
     holds: tuple[Held, ...] = ()
+
+    @model_validator(mode="after")
+    def _layers_ascend(self) -> Stage:
+        if self.layers[0] > self.layers[1]:
+            raise ValueError(f"layers {self.layers[0]}-{self.layers[1]} end before they start")
+        return self
 
     @property
     def num_layers(self) -> int:
@@ -92,28 +110,28 @@ class Layout(Spec):
     Build one with `Layout.of`, which fills in the fields that follow from the others.
     """
 
-    tp: PositiveInt = 1
-    cp: PositiveInt = 1
-    pp: PositiveInt = 1
-    vpp: PositiveInt = 1
+    tp: Degree = 1
+    cp: Degree = 1
+    pp: Degree = 1
+    vpp: Degree = 1
     """Virtual stages per pipeline rank."""
-    dp: PositiveInt = 1
+    dp: Degree = 1
     """Ranks with different data, without cp."""
-    ep: PositiveInt = 1
-    etp: PositiveInt = 1
-    micro_batch: PositiveInt = 1
+    ep: Degree = 1
+    etp: Degree = 1
+    micro_batch: SequenceCount = 1
     """Sequences per forward pass of one data-parallel rank."""
-    num_microbatches: PositiveInt | tuple[PositiveInt, ...] = 1
+    num_microbatches: SequenceCount | tuple[SequenceCount, ...] = 1
     """Per step; a list per replica group where replicas differ."""
     zero: Literal[0, 1, 2, 3] = 0
-    zero_shard_degree: PositiveInt = 1
+    zero_shard_degree: Degree = 1
     """Ranks that share one copy of what ZeRO shards; divides dp x cp. 1 where zero is 0."""
-    expert_zero_shard_degree: PositiveInt = 1
+    expert_zero_shard_degree: Degree = 1
     sequence_parallel: bool = False
     recompute: tuple[Recompute, ...] = (Recompute(),)
     """One entry per virtual stage, in model order."""
     offload: tuple[Literal["activations", "optimizer"], ...] = ()
-    loss_chunks: PositiveInt = 1
+    loss_chunks: Extent = 1
     """Pieces in which logits and loss are computed, to bound their memory."""
     compile: bool = False
     schedule: ScheduleName | None = None
@@ -122,6 +140,15 @@ class Layout(Spec):
     stage_meshes: tuple[StageMesh, ...] | None = None
     """Null when every stage has the grid above."""
     rank_order: Literal["tp-cp-dp-pp", "tp-cp-pp-dp"] = "tp-cp-dp-pp"
+
+    @model_validator(mode="after")
+    def _world_exists(self) -> Layout:
+        if self.world > MOST_DEVICES:
+            raise ValueError(
+                f"tp x cp x pp x dp = {self.tp} x {self.cp} x {self.pp} x {self.dp} = {self.world}"
+                f" is more than {MOST_DEVICES} devices"
+            )
+        return self
 
     @model_validator(mode="after")
     def _lists_match_stages(self) -> Layout:
@@ -222,6 +249,16 @@ class Layout(Spec):
     def _batch_violations(self, training: TrainingSpec) -> list[Violation]:
         if not isinstance(self.num_microbatches, int):
             return []
+        if is_too_long(self.pp * self.vpp, self.num_microbatches):
+            return [
+                Violation(
+                    "schedule_length",
+                    f"pp x vpp x num_microbatches = {self.pp} x {self.vpp} x"
+                    f" {self.num_microbatches} is more than {MOST_FORWARDS:,} forward passes a"
+                    " step",
+                    f"num_microbatches <= {MOST_FORWARDS // (self.pp * self.vpp)}",
+                )
+            ]
         per_step = self.dp * self.micro_batch * self.num_microbatches
         if per_step == training.global_batch:
             return []
@@ -247,12 +284,7 @@ class Layout(Spec):
                 f" the model's {num_layers} once and in order",
                 f"pp x vpp <= {num_layers}",
             ))  # fmt: skip
-        held = [block for stage in self.stages for block in stage.holds]
-        for block in ("embedding", "final_norm", "head"):
-            if held.count(block) != 1:
-                found.append(Violation(
-                    "stage_blocks", f"{held.count(block)} stages hold the {block}, not one"
-                ))  # fmt: skip
+        found += self._placement_violations()
         if (self.schedule is None) != (self.pp == 1):
             found.append(Violation(
                 "schedule", f"schedule is {self.schedule or 'null'} with pp = {self.pp}",
@@ -263,6 +295,36 @@ class Layout(Spec):
                 "schedule", f"{self.schedule} has one stage per rank, but vpp = {self.vpp}",
                 "vpp = 1 or interleaved-1f1b",
             ))  # fmt: skip
+        return found
+
+    def _placement_violations(self) -> list[Violation]:
+        """Stages on other ranks than their schedule's, and blocks on other stages than their own.
+
+        A custom schedule may place stages as it likes.
+        """
+        found = []
+        placed = place_stages([0] * len(self.stages), 0, self.pp, self.schedule)
+        for stage, right in zip(self.stages, placed, strict=True):
+            given = (stage.stage, stage.rank, stage.chunk)
+            wanted = (right.stage, right.rank, right.chunk)
+            if given != wanted and self.schedule is not ScheduleName.CUSTOM:
+                found.append(Violation(
+                    "stage_placement",
+                    f"(stage, rank, chunk) of stage {right.stage} is {given} instead of {wanted}",
+                ))  # fmt: skip
+        last = len(self.stages) - 1
+        for block, home in (("embedding", 0), ("final_norm", last), ("head", last)):
+            holders = [
+                index
+                for index, stage in enumerate(self.stages)
+                for held in stage.holds
+                if held == block
+            ]
+            if holders != [home]:
+                where = f"on stages {holders}" if holders else "on no stage"
+                found.append(Violation(
+                    "stage_blocks", f"the {block} is {where} instead of on stage {home} alone"
+                ))  # fmt: skip
         return found
 
     def _tensor_violations(self, model: ModelSpec, training: TrainingSpec) -> list[Violation]:
@@ -318,6 +380,11 @@ class Layout(Spec):
                 "zero_shard_degree = 1",
             ))  # fmt: skip
         return found
+
+
+def is_too_long(num_stages: int, num_microbatches: int) -> bool:
+    """Whether a step has more forward passes than a schedule is written out for."""
+    return num_stages > 1 and num_stages * num_microbatches > MOST_FORWARDS
 
 
 def place_stages(

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from shardwright.specs._base import Spec
+from shardwright.specs.ranges import MOST_LAYERS, Extent, HeadCount, LayerCount
 
 
 class NormBlock(Spec):
@@ -22,7 +23,7 @@ class NormBlock(Spec):
 
     kind: Literal["norm"] = "norm"
     type: Literal["rms_norm", "layer_norm"]
-    hidden_size: PositiveInt
+    hidden_size: Extent
     bias: bool
     """Whether an additive vector follows the multiplicative one."""
     epsilon: PositiveFloat
@@ -41,22 +42,31 @@ class RotaryPositions(Spec):
     factor: PositiveFloat = 1.0
     low_freq_factor: PositiveFloat = 1.0
     high_freq_factor: PositiveFloat = 4.0
-    original_max_positions: PositiveInt = 8192
+    original_max_positions: Extent = 8192
+
+    @model_validator(mode="after")
+    def _factors_ascend(self) -> RotaryPositions:
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise ValueError(
+                f"low_freq_factor ({self.low_freq_factor:g}) is not below high_freq_factor"
+                f" ({self.high_freq_factor:g})"
+            )
+        return self
 
 
 class AttentionBlock(Spec):
     """Multi-head or grouped-query self-attention with its four projections."""
 
     kind: Literal["attention"] = "attention"
-    hidden_size: PositiveInt
-    num_heads: PositiveInt
-    num_kv_heads: PositiveInt
-    head_dim: PositiveInt
+    hidden_size: Extent
+    num_heads: HeadCount
+    num_kv_heads: HeadCount
+    head_dim: Extent
     qkv_bias: bool
     output_bias: bool
     rotary: RotaryPositions | None
     causal: bool = True
-    sliding_window: PositiveInt | None = None
+    sliding_window: Extent | None = None
     """Each token sees at most this many tokens, itself included; null = all."""
 
     @model_validator(mode="after")
@@ -66,6 +76,8 @@ class AttentionBlock(Spec):
                 f"num_heads ({self.num_heads}) must be a multiple of num_kv_heads"
                 f" ({self.num_kv_heads})"
             )
+        if self.rotary is not None and self.head_dim % 2:
+            raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")
         return self
 
     @property
@@ -87,8 +99,8 @@ class MlpBlock(Spec):
     """A feed-forward block: ``down(act(up(x)))`` or, gated, ``down(act(gate(x)) * up(x))``."""
 
     kind: Literal["mlp"] = "mlp"
-    hidden_size: PositiveInt
-    ffn_size: PositiveInt
+    hidden_size: Extent
+    ffn_size: Extent
     activation: Literal["silu", "gelu", "gelu_tanh", "relu"]
     gated: bool
     bias: bool
@@ -121,7 +133,7 @@ class LayerBlock(Spec):
 
     kind: Literal["layer"] = "layer"
     branches: tuple[ResidualBranch, ...] = Field(min_length=1)
-    repeat: PositiveInt = 1
+    repeat: LayerCount = 1
 
     @property
     def num_parameters_each(self) -> int:
@@ -136,9 +148,9 @@ class EmbeddingBlock(Spec):
     """Token embedding, and learned absolute positions where ``max_positions`` is given."""
 
     kind: Literal["embedding"] = "embedding"
-    vocab_size: PositiveInt
-    hidden_size: PositiveInt
-    max_positions: PositiveInt | None = None
+    vocab_size: Extent
+    hidden_size: Extent
+    max_positions: Extent | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -152,8 +164,8 @@ class HeadBlock(Spec):
     """
 
     kind: Literal["head"] = "head"
-    vocab_size: PositiveInt
-    hidden_size: PositiveInt
+    vocab_size: Extent
+    hidden_size: Extent
     tied: bool
 
     @property
@@ -169,8 +181,17 @@ class Tower(Spec):
 
     name: str
     blocks: tuple[Block, ...] = Field(min_length=1)
-    tokens_per_sample: PositiveInt | None = None
+    tokens_per_sample: Extent | None = None
     """Null: the training sequence length."""
+
+    @model_validator(mode="after")
+    def _widths_agree(self) -> Tower:
+        if self.num_layers > MOST_LAYERS:
+            raise ValueError(f"{self.num_layers} layers are more than {MOST_LAYERS}")
+        widths = {part.hidden_size for block in self.blocks for part in _parts(block)}
+        if len(widths) > 1:
+            raise ValueError(f"blocks of {self.name} have hidden sizes {sorted(widths)}, not one")
+        return self
 
     @property
     def num_parameters(self) -> int:
@@ -189,6 +210,18 @@ class Tower(Spec):
                     yield one
 
 
+def _parts(
+    block: Block,
+) -> Iterator[NormBlock | AttentionBlock | MlpBlock | EmbeddingBlock | HeadBlock]:
+    """What reads or writes the hidden states in a block."""
+    if not isinstance(block, LayerBlock):
+        yield block
+        return
+    for branch in block.branches:
+        yield branch.body
+        yield from (norm for norm in (branch.pre_norm, branch.post_norm) if norm is not None)
+
+
 class Edge(Spec):
     """A tensor that one block produces and another consumes outside the tower's order."""
 
@@ -196,7 +229,7 @@ class Edge(Spec):
     producer: str
     """``tower/block kind``, e.g. ``decoder/embedding``."""
     consumer: str
-    shape: tuple[PositiveInt, ...]
+    shape: tuple[Extent, ...]
 
 
 class ModelSpec(Spec):
@@ -207,12 +240,33 @@ class ModelSpec(Spec):
     """The Hugging Face ``model_type`` that it was read from, or ``custom``."""
     towers: tuple[Tower, ...] = Field(min_length=1)
     edges: tuple[Edge, ...] = ()
-    max_seq_len: PositiveInt | None
+    max_seq_len: Extent | None
     """The longest sequence that its positions allow; null = unbounded."""
     initializer_range: PositiveFloat = 0.02
     """Standard deviation of the normal initialisation of weights."""
     source: str
     """Where the numbers come from: a hub id, a file name, a Python factory."""
+
+    @model_validator(mode="after")
+    def _decoder_is_whole(self) -> ModelSpec:
+        kinds = [block.kind for block in self.decoder.blocks]
+        for kind in ("embedding", "norm", "head"):
+            if kinds.count(kind) != 1:
+                raise ValueError(f"the decoder has {kinds.count(kind)} {kind} blocks, not one")
+        if "layer" not in kinds:
+            raise ValueError("the decoder has no layer")
+        embedding, head = self.embedding, self.head
+        if embedding.vocab_size != head.vocab_size:
+            raise ValueError(
+                f"vocab_size is {embedding.vocab_size} in the embedding, but {head.vocab_size} in"
+                " the head"
+            )
+        positions = embedding.max_positions
+        if positions is not None and (self.max_seq_len is None or self.max_seq_len > positions):
+            raise ValueError(
+                f"max_seq_len ({self.max_seq_len}) exceeds the {positions} learned positions"
+            )
+        return self
 
     @property
     def num_parameters(self) -> int:

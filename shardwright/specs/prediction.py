@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from shardwright.specs._base import Spec
 from shardwright.specs.layout import Layout
@@ -57,20 +64,29 @@ class MemoryParts(Spec):
 class Prediction(Spec):
     """The priced layout. ``peak_memory_bytes`` has one entry per pp rank, the maximum over its ranks."""  # noqa: E501
 
-    step_time_s: float
-    step_time_band_s: tuple[float, float]
+    step_time_s: PositiveFloat
+    step_time_band_s: tuple[PositiveFloat, PositiveFloat]
     """80 % of measurements are expected inside."""
-    tokens_per_s: float
-    tokens_per_s_per_gpu: float
-    mfu: float | None
+    tokens_per_s: PositiveFloat
+    tokens_per_s_per_gpu: PositiveFloat
+    mfu: NonNegativeFloat | None
     """``model_flops_megatron`` over step time and dense peak of the matmul precision."""
-    bubble_fraction: float
-    peak_memory_bytes: tuple[int, ...]
-    memory_capacity_bytes: int
+    bubble_fraction: float = Field(ge=0, le=1)
+    peak_memory_bytes: tuple[NonNegativeInt, ...] = Field(min_length=1)
+    memory_capacity_bytes: PositiveInt
     memory_verdict: MemoryVerdict
     breakdown: Breakdown
     memory: tuple[MemoryParts, ...]
     """The parts of each entry of ``peak_memory_bytes``."""
+
+    @model_validator(mode="after")
+    def _memory_has_its_parts(self) -> Prediction:
+        if len(self.memory) != len(self.peak_memory_bytes):
+            raise ValueError(
+                f"peak_memory_bytes has {len(self.peak_memory_bytes)} entries, but memory has"
+                f" {len(self.memory)}"
+            )
+        return self
 
 
 class Candidate(Spec):

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, PlainSerializer, PositiveInt
+from pydantic import BeforeValidator, PlainSerializer
 
 from shardwright.specs._base import Spec
 from shardwright.specs.errors import InputError
+from shardwright.specs.ranges import Degree, SequenceCount
 
 
 class ActionKind(StrEnum):
@@ -95,8 +96,8 @@ class Schedule(Spec):
 
     name: str
     """The generator (``1f1b``) or ``custom``."""
-    num_stages: PositiveInt
-    num_micro_batches: PositiveInt
+    num_stages: Degree
+    num_micro_batches: SequenceCount
     ranks: tuple[ActionRow, ...]
 
     def violations(self) -> list[str]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from shardwright.specs._base import Spec
+from shardwright.specs.ranges import MOST_TOKENS, Extent, Seed, SequenceCount
 
 DType = Literal["fp64", "fp32", "bf16", "fp16", "fp8", "fp4"]
 
@@ -97,26 +98,26 @@ class OptimizerSpec(Spec):
     """Applied to matrices only, not to norms and biases."""
     clip_norm: PositiveFloat | None = 1.0
     """Largest global gradient norm; null = no clipping."""
-    warmup_steps: NonNegativeInt = 10
-    decay_steps: PositiveInt | None = None
+    warmup_steps: int = Field(default=10, ge=0, le=10**12)
+    decay_steps: int | None = Field(default=None, gt=0, le=10**12)
     """Steps until the minimum is reached; null = the length of the run."""
 
 
 class TrainingSpec(Spec):
     """Batch, precision, optimizer and what is trainable."""
 
-    global_batch: PositiveInt
+    global_batch: SequenceCount
     """Sequences per optimizer step over all ranks."""
-    seq_len: PositiveInt
+    seq_len: Extent
     """Tokens per sequence."""
     precision: Precision = Precision.BF16
     optimizer: OptimizerSpec = OptimizerSpec()
     trainable: str = "full"
     """``full``, or an adapter such as ``lora:16``."""
-    token_budget: PositiveInt | None = None
+    token_budget: int | None = Field(default=None, gt=0, le=MOST_TOKENS)
     """Tokens to train on in all."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
 
     @property
     def dtypes(self) -> PrecisionDTypes:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import json
 import os
 import re
 import sys
 from pathlib import Path
 
+from shardwright.specs._base import parse_json
 from shardwright.specs.errors import InputError
 from shardwright.specs.model import ModelSpec
 from shardwright.specs.plan import read_text
@@ -75,13 +75,7 @@ def _unknown(text: str) -> InputError:
 
 def _from_config_file(path: Path) -> ModelSource:
     file = path / "config.json" if path.is_dir() else path
-    text = read_text(file, what="model config")
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{file} is not valid JSON: {error}", fix="restore or re-create the file"
-        ) from None
+    config = parse_json(read_text(file, what="model config"), source=str(file))
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
     return model_from_config(config, name=name or "model", source=str(file))
 

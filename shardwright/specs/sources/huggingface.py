@@ -16,7 +16,6 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -40,12 +39,7 @@ from shardwright.specs.model import (
     RotaryPositions,
     Tower,
 )
-
-Extent = Annotated[int, Field(gt=0, le=2**31)]
-"""A size of a tensor; above any model's, and small enough that no product of them overflows."""
-
-Count = Annotated[int, Field(gt=0, le=100_000)]
-"""A number of layers or heads."""
+from shardwright.specs.ranges import Extent, HeadCount, LayerCount
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
@@ -152,8 +146,8 @@ class Gpt2Config(_Config):
 
     n_positions: Extent = 1024
     n_embd: Extent
-    n_layer: Count
-    n_head: Count
+    n_layer: LayerCount
+    n_head: HeadCount
     n_inner: Extent | None = None
     activation_function: str = "gelu_new"
     layer_norm_epsilon: PositiveFloat = 1e-5
@@ -242,9 +236,9 @@ class LlamaConfig(_Config):
 
     hidden_size: Extent
     intermediate_size: Extent
-    num_hidden_layers: Count
-    num_attention_heads: Count
-    num_key_value_heads: Count | None = None
+    num_hidden_layers: LayerCount
+    num_attention_heads: HeadCount
+    num_key_value_heads: HeadCount | None = None
     head_dim: Extent | None = None
     hidden_act: str = "silu"
     max_position_embeddings: Extent = 2048
@@ -348,7 +342,7 @@ class MistralConfig(LlamaConfig):
 
     attention_bias: Literal[False] = False
     mlp_bias: Literal[False] = False
-    num_key_value_heads: Count | None = 8
+    num_key_value_heads: HeadCount | None = 8
     max_position_embeddings: Extent = 131_072
     sliding_window: Extent | None = 4096
 
@@ -361,7 +355,7 @@ class Qwen2Config(LlamaConfig):
 
     attention_bias: Literal[False] = False
     mlp_bias: Literal[False] = False
-    num_key_value_heads: Count | None = 32
+    num_key_value_heads: HeadCount | None = 32
     max_position_embeddings: Extent = 32_768
     use_sliding_window: bool = False
     sliding_window: Extent | None = 4096
@@ -436,7 +430,7 @@ def _refuse_unknown_fields(config: dict[str, Any], family: type[_Config], source
     heads = config.get("architectures") or []
     for architecture in heads if isinstance(heads, list) else [heads]:
         if not str(architecture).endswith(_LANGUAGE_MODEL_ENDINGS):
-            refused.append(f"architectures = {architecture}")
+            refused.append(f"architectures = {_shown(architecture)}")
     if refused:
         raise InputError(
             f"{source} has fields that are not supported for {config['model_type']}:"
