@@ -6,6 +6,7 @@ a formula. A catalogue entry is a profile without curves, whose parameters come 
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, model_validator
@@ -14,6 +15,9 @@ from shardwright.specs import ClusterSpec, Spec
 from shardwright.specs.cluster import Provenance
 from shardwright.specs.ranges import MOST_DEVICES, Degree, PositiveSeconds, Seconds
 from shardwright.specs.training import DType
+
+_DIVISORS = re.compile(r"efficiency|gain$|ratio$|tile|num_sm")
+"""Parameters that times are divided by; other times, bytes and fractions may be nothing."""
 
 PROFILE_VERSION: Final = "shardwright.profile/1"
 
@@ -61,9 +65,7 @@ class Parameter(Spec):
 
     @model_validator(mode="after")
     def _divisors_are_not_zero(self) -> Parameter:
-        """Efficiencies, gains and counts divide; times, bytes and fractions may be nothing."""
-        divides = self.unit in ("1", "count") and not self.name.endswith("_fraction")
-        if divides and self.value < 1e-6:
+        if _DIVISORS.search(self.name) and self.value < 1e-6:
             raise ValueError(f"{self.name} = {self.value:g} is too small: times are divided by it")
         return self
 

@@ -147,7 +147,7 @@ def _parse_value(name: str, value: Any) -> ChoiceValue:
     most = MOST_SEQUENCES if name in ("micro_batch", "num_microbatches") else MOST_DEVICES
     if not _is_number(text) or not 1 <= int(text) <= most:
         raise InputError(
-            f"{name} = {value} is not a whole number from 1 to {most:,}",
+            f"{name} = {value} is not a count from 1 to {most:,}",
             fix=f"give {name} as 1, 2, 3, ...",
         )
     return int(text)

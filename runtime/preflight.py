@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.hardware_profiles.device import current_device_type, device_count
 from shardwright.hardware_profiles.discover import local_cluster
 from shardwright.runtime.checkpoint import CheckpointStore, RunFacts
@@ -59,6 +61,7 @@ def check_job(job: Job, rendezvous: Rendezvous | None, here: ClusterSpec | Input
 
 def check_plan(plan: Plan) -> None:
     """Refuse a plan that was edited into an invalid one, or that needs what is not built."""
+    _check_hashes(plan)
     violations = plan.layout.violations(plan.model, plan.cluster, plan.training)
     if violations:
         raise InputError(
@@ -71,6 +74,36 @@ def check_plan(plan: Plan) -> None:
             f"this plan cannot be run here: {', '.join(missing)}",
             why="the runtime does not execute that",
             fix="plan again with --fix, such as --fix cp=1",
+        )
+    _check_schedule(plan)
+
+
+def _check_hashes(plan: Plan) -> None:
+    """Refuse another model or cluster than the plan was made for: its prediction would be void."""
+    altered = [
+        what
+        for what, given, planned in (
+            ("model", plan.model.content_hash(), plan.provenance.model_hash),
+            ("cluster", plan.cluster.content_hash(), plan.provenance.cluster_hash),
+        )
+        if given != planned
+    ]
+    if altered:
+        raise InputError(
+            f"the {' and the '.join(altered)} in the plan file is not what was planned",
+            why="the file was altered",
+            fix="make a new plan with shardwright plan",
+        )
+
+
+def _check_schedule(plan: Plan) -> None:
+    """Refuse other actions than the layout's schedule has: ranks would wait for one another."""
+    wanted = None if plan.layout.schedule is None else schedule_of(plan.layout)
+    if plan.schedule != wanted:
+        raise InputError(
+            f"the plan's schedule is not the {plan.layout.schedule} that its layout names",
+            why="the file was altered",
+            fix="make a new plan with shardwright plan",
         )
 
 
@@ -126,6 +159,7 @@ def check_checkpoints(job: Job) -> None:
     """Refuse to resume from nothing, and to write over another run's checkpoints."""
     if job.save_path is None:
         return
+    check_folder(job.save_path)
     store = CheckpointStore(job.save_path)
     if not job.resume:
         store.refuse_if_used()
@@ -136,6 +170,18 @@ def check_checkpoints(job: Job) -> None:
             f"the checkpoint in {job.save_dir} has done {manifest.step} of {job.steps} steps",
             fix=f"give --steps greater than {manifest.step}",
         )
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written to; makes nothing."""
+    above = (folder.absolute(), *folder.absolute().parents)
+    nearest = next(path for path in above if os.path.lexists(path))
+    if not nearest.is_dir():
+        raise InputError(f"--save {folder} cannot be made: {nearest} is no folder",
+                         fix="give another folder with --save")  # fmt: skip
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"--save {folder} cannot be written: {nearest} is read-only for you",
+                         fix="give another folder with --save")  # fmt: skip
 
 
 def open_data(job: Job, *, progress: bool) -> SampleSource:

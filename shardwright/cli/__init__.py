@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -10,7 +12,16 @@ OUR_FAULT = 1
 
 def main() -> None:
     """Entry point of ``shardwright``."""
-    sys.exit(execute(sys.argv[1:]))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack some characters
+    code = execute(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more
+        if not isinstance(error, BrokenPipeError):  # who reads has seen enough
+            code = _report(error, debug=False)
+    sys.exit(code)
 
 
 def execute(arguments: Sequence[str]) -> int:
@@ -21,6 +32,7 @@ def execute(arguments: Sequence[str]) -> int:
     """
     debug = "--debug" in arguments
     try:
+        _check_text(arguments)
         from shardwright.cli.app import app
 
         app([word for word in arguments if word != "--debug"], prog_name="shardwright")
@@ -31,14 +43,34 @@ def execute(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _check_text(arguments: Sequence[str]) -> None:
+    """Refuse what no file and no answer of ours could repeat."""
+    for word in arguments:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            from shardwright.specs.errors import InputError
+
+            raise InputError(
+                f"{word!a} is not UTF-8 text",
+                fix="rename the file or folder, or write a valid name",
+            ) from None
+
+
 def _report(error: Exception, *, debug: bool) -> int:
     """Print one message for any error, and say by its exit code whose hands it is in."""
-    from shardwright.specs.errors import ShardwrightError
+    from shardwright.specs.errors import InputError, ShardwrightError
 
     if debug:
         import traceback
 
         traceback.print_exception(error)
+    if isinstance(error, OSError):
+        what = f"{error.filename}: " if error.filename else ""
+        error = InputError(
+            f"the system refused {what}{error.strerror}",
+            fix="check the path, its permissions and the space that is left",
+        )
     if isinstance(error, ShardwrightError):
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.specs import (
     AcceleratorSpec,
     AttentionBlock,
@@ -118,7 +119,7 @@ def plan(**changes: Any) -> Plan:
         "cluster": cluster(),
         "software": SoftwareSpec(),
         "layout": layout(),
-        "schedule": None,
+        "schedule": schedule_of(layout()),
         "environment": {},
         "prediction": prediction(),
         "certificate": certificate(),
@@ -129,8 +130,8 @@ def plan(**changes: Any) -> Plan:
         "ties": (Candidate(layout=layout(zero=1), prediction=prediction(2.1)),),
         "assumed": {"precision": "bf16"},
         "provenance": PlanProvenance(
-            shardwright_version="0.1.0", created_at="2026-01-01T00:00:00Z", model_hash="m",
-            cluster_hash="c", profile_source="box",
+            shardwright_version="0.1.0", created_at="2026-01-01T00:00:00Z", profile_source="box",
+            model_hash=model().content_hash(), cluster_hash=cluster().content_hash(),
         ),
     }  # fmt: skip
     return Plan(**(values | changes))

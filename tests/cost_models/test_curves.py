@@ -94,7 +94,14 @@ def test_a_missing_grid_point_is_scaled_from_the_nearest() -> None:
 
 
 def test_shape_class_reads_extents() -> None:
-    curve = Curve(quantity="flops", op="matmul/forward@n=8,k=4", dtype="fp32", points=())
+    curve = Curve(
+        quantity="flops",
+        op="matmul/forward@n=8,k=4",
+        dtype="fp32",
+        points=(Point(1.0, 1.0, 0.0, 1),),
+    )
     assert shape_class(curve) == ("matmul/forward", {"n": 8, "k": 4})
-    plain = Curve(quantity="bytes", op="all_reduce", dtype="fp32", points=())
+    plain = Curve(
+        quantity="bytes", op="all_reduce", dtype="fp32", points=(Point(1.0, 1.0, 0.0, 1),)
+    )
     assert shape_class(plain) == ("all_reduce", {})

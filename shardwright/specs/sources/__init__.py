@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import os
@@ -17,7 +18,9 @@ import re
 import sys
 from pathlib import Path
 
-from shardwright.specs._base import parse_json
+from pydantic import ValidationError
+
+from shardwright.specs._base import describe_misfits, parse_json
 from shardwright.specs.errors import InputError
 from shardwright.specs.model import ModelSpec
 from shardwright.specs.plan import read_text
@@ -77,20 +80,26 @@ def _from_config_file(path: Path) -> ModelSource:
     file = path / "config.json" if path.is_dir() else path
     config = parse_json(read_text(file, what="model config"), source=str(file))
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
+    name = name.encode(errors="replace").decode()  # the system's names need not be text
     return model_from_config(config, name=name or "model", source=str(file))
 
 
 def _from_factory(module_name: str, function_name: str) -> ModelSpec:
-    """Call the user's function. The working folder is importable, as it is under ``python -m``."""
+    """Call the user's function. The working folder is importable, as it is under ``python -m``.
+
+    What it prints goes to stderr: stdout is for answers.
+    """
     where = f"{module_name}:{function_name}"
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        factory = getattr(importlib.import_module(module_name), function_name, None)
-        spec = factory() if callable(factory) else None
-    except Exception as error:  # the user's own code may raise anything
+        with contextlib.redirect_stdout(sys.stderr):
+            factory = getattr(importlib.import_module(module_name), function_name, None)
+            spec = factory() if callable(factory) else None
+    except (Exception, SystemExit) as error:  # the user's own code may raise anything
+        said = describe_misfits(error) if isinstance(error, ValidationError) else str(error)
         raise InputError(
-            f"{where} cannot be used as a model: {type(error).__name__}: {error}",
+            f"{where} cannot be used as a model: {type(error).__name__}: {' '.join(said.split())}",
             fix="correct the module, or run from the folder that holds it",
         ) from error
     if factory is None or not callable(factory):

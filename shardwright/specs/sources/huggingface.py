@@ -414,7 +414,7 @@ def _family_of(model_type: Any, source: str) -> type[_Config]:
         )
     near = difflib.get_close_matches(str(model_type), known, n=1, cutoff=0.3)
     raise InputError(
-        f"model_type {model_type!r} of {source} is not supported",
+        f"model_type {_shown(model_type)} of {source} is not supported",
         fix=f"use one of {', '.join(known)}" + (f" (nearest: {near[0]})" if near else ""),
     )
 
