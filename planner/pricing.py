@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwright.cost_models.blocks.stage import UnitBooks
 from shardwright.cost_models.compute import ComputeModel
@@ -24,25 +23,11 @@ from shardwright.cost_models.units import TIED_UNIT, UnitPricer
 from shardwright.planner.bounds import Floats, UnitBytes, UnitSeconds
 from shardwright.planner.choices import Choices, even_boundaries
 from shardwright.planner.problem import Problem
-from shardwright.specs import Layout, Prediction
+from shardwright.specs import LayerBlock, Layout, ModelSpec, Prediction
 
 Unit = tuple[tuple[UnitBooks, ...], ...]
 """A unit's parts (a tied weight is one of its own), each as its books on every tensor-parallel
 rank that differs."""
-
-
-@dataclass(frozen=True, slots=True)
-class _ModelUnits:
-    """The distinct units of a model under some choices."""
-
-    distinct: tuple[Unit, ...]
-    """The embedding, each kind of layer, the head."""
-    kinds: NDArray[np.intp]
-    """For each unit in model order, its index in ``distinct``."""
-
-    def spread(self, values: Iterable[float]) -> Floats:
-        """A value of each distinct unit as an array over all units."""
-        return np.array(list(values), dtype=np.float64)[self.kinds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +65,16 @@ class StepPricer:
         self._problem = problem
         model, training, software = problem.model, problem.training, problem.software
         self._step = StepModel(model, training, problem.profile, software)
+        layers = list(model.decoder.layers())
+        kinds = list(dict.fromkeys(layers))
+        self._brief = replace(problem, model=_with_layers(model, kinds))
+        self._kinds = np.array([0, *(1 + kinds.index(layer) for layer in layers), 1 + len(kinds)])
         self._pricer = UnitPricer(
-            model, training, ComputeModel(problem.profile, software), software
+            self._brief.model, training, ComputeModel(problem.profile, software), software
         )
         self._parameters = {p.name: p.value for p in problem.profile.parameters}
         self._grids: dict[tuple[int, ...], _Grid] = {}
-        self._units: dict[tuple[object, ...], _ModelUnits] = {}
+        self._units: dict[tuple[object, ...], tuple[Unit, ...]] = {}
         self._wholes: dict[Choices, Layout] = {}
         self._seconds: dict[Choices, UnitSeconds] = {}
         self._bytes: dict[Choices, UnitBytes] = {}
@@ -109,24 +98,24 @@ class StepPricer:
 
     def _unit_seconds(self, choices: Choices) -> UnitSeconds:
         grid, units, whole = self._grid(choices), self._model_units(choices), self._whole(choices)
-        last = len(units.distinct) - 1
+        last = len(units) - 1
         ends = {0: (0,), last: (choices.pp - 1,)}
         costs = [
             self._least(whole, unit, grid, ends.get(index, grid.pp_ranks))
-            for index, unit in enumerate(units.distinct)
+            for index, unit in enumerate(units)
         ]
         crossing_s = self._crossing_s(choices, grid)
-        shared = units.spread(cost.shared_s for cost in costs).sum()
+        shared = self._spread(cost.shared_s for cost in costs).sum()
         ranks = grid.layout.world_size.ranks_per_stage * choices.num_microbatches
         nodes = grid.num_shared_nodes
         return UnitSeconds(
-            forward_s=units.spread(cost.forward_s for cost in costs),
-            backward_s=units.spread(cost.backward_s for cost in costs),
+            forward_s=self._spread(cost.forward_s for cost in costs),
+            backward_s=self._spread(cost.backward_s for cost in costs),
             receive_forward_s=np.array([0.0, *crossing_s]),
             receive_backward_s=np.array([*crossing_s, 0.0]),
-            reduction_s=units.spread(cost.reduction_s for cost in costs),
+            reduction_s=self._spread(cost.reduction_s for cost in costs),
             tied_sum_s=self._tied_sum_s(grid, units),
-            optimizer_s=units.spread(cost.optimizer_s for cost in costs),
+            optimizer_s=self._spread(cost.optimizer_s for cost in costs),
             fixed_s=self._step.fixed_s(grid.layout),
             shared_work_s=float(shared) * ranks / nodes if nodes else 0.0,
         )
@@ -142,13 +131,13 @@ class StepPricer:
     def _unit_bytes(self, choices: Choices) -> UnitBytes:
         units, whole = self._model_units(choices), self._whole(choices)
         margin = 1 + self._parameters.get("memory.fragmentation_fraction", 0.0)
-        held = [list(self._part_bytes(whole, unit)) for unit in units.distinct]
+        held = [list(self._part_bytes(whole, unit)) for unit in units]
         per_unit = [
             (sum(s for s, _, _ in parts), sum(s for _, s, _ in parts), max(p for _, _, p in parts))
             for parts in held
         ]
         state, saved, peak = (
-            margin * units.spread(values) for values in zip(*per_unit, strict=True)
+            margin * self._spread(values) for values in zip(*per_unit, strict=True)
         )
         return UnitBytes(
             state, saved, peak, margin * self._hidden_bytes(choices), self._fixed_bytes(choices)
@@ -179,16 +168,17 @@ class StepPricer:
         )
 
     def _whole(self, choices: Choices) -> Layout:
-        """A layout with these choices whose one stage, or two, list every kind of unit: books of
-        embedding and head depend on whether both are on one stage, and on no other boundary."""
+        """A layout of the brief model with these choices, in one stage or two: books of embedding
+        and head depend on whether both are on one stage, and on no other boundary."""
         piped = choices.pp > 1
         key = replace(choices, pp=1 + piped, schedule="1f1b" if piped else "none")
         if key not in self._wholes:
-            boundaries = (self._problem.num_layers,) * piped
-            self._wholes[key] = key.layout(self._problem, boundaries)
+            boundaries = (self._brief.num_layers,) * piped
+            self._wholes[key] = key.layout(self._brief, boundaries)
         return self._wholes[key]
 
-    def _model_units(self, choices: Choices) -> _ModelUnits:
+    def _model_units(self, choices: Choices) -> tuple[Unit, ...]:
+        """The embedding, each kind of layer, the head."""
         key = (
             choices.tp, choices.micro_batch, choices.sequence_parallel, choices.recompute,
             choices.pp > 1,
@@ -196,13 +186,17 @@ class StepPricer:
         if key not in self._units:
             whole = self._whole(choices)
             stages = [self._pricer.books(whole, stage) for stage in range(whole.pp)]
-            listed = [
+            parts = [
                 part
                 for books in stages
                 for part in zip(*(rank.units for rank in books), strict=True)
             ]
-            self._units[key] = _distinct_units(listed, self._problem.num_layers)
+            self._units[key] = _units_of_parts(parts, self._brief.num_layers)
         return self._units[key]
+
+    def _spread(self, values: Iterable[float]) -> Floats:
+        """A value of each distinct unit as an array over all units of the model."""
+        return np.array(list(values), dtype=np.float64)[self._kinds]
 
     # Seconds
 
@@ -237,8 +231,8 @@ class StepPricer:
             for stage in range(choices.pp - 1)
         ]
 
-    def _tied_sum_s(self, grid: _Grid, units: _ModelUnits) -> float:
-        tied = next((part[0] for part in units.distinct[0] if part[0].name == TIED_UNIT), None)
+    def _tied_sum_s(self, grid: _Grid, units: Sequence[Unit]) -> float:
+        tied = next((part[0] for part in units[0] if part[0].name == TIED_UNIT), None)
         if tied is None or grid.layout.pp == 1:
             return 0.0
         calls = self._pricer.shards(grid.layout, tied).tied_sum()
@@ -258,7 +252,7 @@ class StepPricer:
 
     def _hidden_bytes(self, choices: Choices) -> int:
         """Of one micro-batch: what the embedding hands on."""
-        return self._model_units(choices).distinct[0][-1][0].output_bytes
+        return self._model_units(choices)[0][-1][0].output_bytes
 
     def _fixed_bytes(self, choices: Choices) -> float:
         """Communicators' buffers, less a byte for rounding."""
@@ -270,23 +264,18 @@ class StepPricer:
         return first + (groups - 1) * further - 1 if groups else 0.0
 
 
-def _distinct_units(listed: Sequence[tuple[UnitBooks, ...]], num_layers: int) -> _ModelUnits:
-    """A tied weight goes with the embedding and, where the head is on another stage, with it too.
+def _with_layers(model: ModelSpec, layers: Sequence[LayerBlock]) -> ModelSpec:
+    """The model with these layers instead of its own."""
+    first, *rest = (b for b in model.decoder.blocks if not isinstance(b, LayerBlock))
+    decoder = model.decoder.model_copy(update={"blocks": (first, *layers, *rest)})
+    return model.model_copy(update={"towers": (*model.towers[:-1], decoder)})
 
-    Equal layers share their blocks, whose identity tells kinds of layers apart.
-    """
-    first = 1 + next(index for index, part in enumerate(listed) if part[0].name == "embedding")
-    by_blocks: dict[tuple[int, ...], int] = {}
-    distinct: list[Unit] = [tuple(listed[:first])]
-    kinds = [0]
-    for layer in listed[first : first + num_layers]:
-        key = tuple(id(block) for block in layer[0].blocks)
-        if key not in by_blocks:
-            by_blocks[key] = len(distinct)
-            distinct.append((layer,))
-        kinds.append(by_blocks[key])
-    distinct.append(tuple(listed[first + num_layers :]))
-    return _ModelUnits(tuple(distinct), np.array([*kinds, len(distinct) - 1]))
+
+def _units_of_parts(parts: Sequence[tuple[UnitBooks, ...]], num_layers: int) -> tuple[Unit, ...]:
+    """A tied weight goes with the embedding, and with the head where that is on another stage."""
+    first = 1 + next(index for index, part in enumerate(parts) if part[0].name == "embedding")
+    layers = parts[first : first + num_layers]
+    return (tuple(parts[:first]), *((part,) for part in layers), tuple(parts[first + num_layers :]))
 
 
 def _possible_levels(shared: SharedCores | None, pp: int) -> tuple[int, ...]:
