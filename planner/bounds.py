@@ -35,6 +35,9 @@ from shardwright.specs import Layout, Prediction, ScheduleName
 
 Floats = NDArray[np.float64]
 
+Window = tuple[slice, slice]
+"""First units of a stage, and first units after it."""
+
 SLACK = 1e-12
 """Relative: sums in another order than the simulation's may differ by rounding, and a bound must
 not exceed what it bounds."""
@@ -142,38 +145,50 @@ def micro_batches_in_flight(choices: Choices) -> list[int]:
     return [min(pp - stage, m) for stage in range(pp)]
 
 
-def possible_stages(pp: int, num_units: int) -> NDArray[np.bool_]:
-    """[pp, units + 1, units + 1] over (stage, first unit, first unit after it): whether a cut may
-    have that stage, because one unit at least is left to every other stage."""
-    stage = np.arange(pp)[:, None, None]
-    first = np.arange(num_units + 1)[None, :, None]
-    stop = np.arange(num_units + 1)[None, None, :]
-    before = np.where(stage == 0, first == 0, first >= stage)
-    after = np.where(stage == pp - 1, stop == num_units, stop <= num_units - (pp - 1 - stage))
-    possible: NDArray[np.bool_] = before & after & (stop > first)
-    return possible
+def stage_windows(pp: int, num_units: int) -> list[Window]:
+    """For each stage the first units, and the first units after it, that a cut may give it: one
+    unit at least is left to every other stage."""
+    spare = num_units - pp
+    windows = [
+        (slice(stage, stage + spare + 1), slice(stage + 1, stage + spare + 2))
+        for stage in range(pp)
+    ]
+    windows[0] = slice(0, 1), windows[0][1]
+    windows[-1] = windows[-1][0], slice(num_units, num_units + 1)
+    return windows
 
 
 def stage_memory_bytes(choices: Choices, unit_bytes: UnitBytes) -> Floats:
-    """The least peak of each stage, indexed as `possible_stages`; infinite where impossible.
+    """The least peak of each stage: [pp, units + 1, units + 1] over (stage, first unit, first unit
+    after it), infinite where no cut has such a stage.
 
     A stage holds its state, what earlier micro-batches saved, the input of the current one, and the
     peak of the unit at which this needs most. What a stage sends on goes with the send, and what it
     receives is saved with it.
     """
     held, pp, num_units = unit_bytes, choices.pp, len(unit_bytes.state)
-    saved = _sums(held.saved)
-    reached = saved[:-1] + held.peak
-    peak = np.full((num_units + 1, num_units + 1), -np.inf)
-    for first in range(num_units):
-        peak[first, first + 1 :] = np.maximum.accumulate(reached[first:]) - saved[first]
-    earlier = np.array(micro_batches_in_flight(choices), dtype=np.float64) - 1
-    received, sent = np.full(pp, held.hidden), np.full(pp, held.hidden)
-    received[0] = sent[-1] = 0
-    saved_by_stage = _spans(held.saved) + (received - sent)[:, None, None]
-    total = held.fixed + _spans(held.state) + earlier[:, None, None] * saved_by_stage
-    needed = (total + received[:, None, None] + peak) * (1 - SLACK)
-    return np.where(possible_stages(pp, num_units), needed, np.inf)
+    saved, state = _sums(held.saved), _sums(held.state)
+    peak = _running_peaks(saved, held.peak)
+    needed = np.full((pp, num_units + 1, num_units + 1), np.inf)
+    in_flight = micro_batches_in_flight(choices)
+    for stage, window in enumerate(stage_windows(pp, num_units)):
+        received = held.hidden if stage else 0.0
+        sent = held.hidden if stage < pp - 1 else 0.0
+        own_saved = _spans(saved, window) + (received - sent)
+        total = held.fixed + _spans(state, window) + (in_flight[stage] - 1) * own_saved
+        needed[stage][window] = (total + received + peak[window]) * (1 - SLACK)
+    return needed
+
+
+def _running_peaks(saved: Floats, peak: Floats) -> Floats:
+    """[units + 1, units + 1] at (a, e): the most that one micro-batch needs while it runs through
+    units a, a + 1, ... e - 1, of which the first have ``saved`` some; infinite where e <= a."""
+    size = len(saved)
+    reached = np.full((size, size), -np.inf)
+    reached[:, 1:] = saved[:-1] + peak
+    is_stage = np.arange(size)[None, :] > np.arange(size)[:, None]
+    most = np.maximum.accumulate(np.where(is_stage, reached, -np.inf), axis=1)
+    return np.where(is_stage, most - saved[:, None], np.inf)
 
 
 def cut_memory_bytes(choices: Choices, unit_bytes: UnitBytes, starts: Sequence[int]) -> float:
@@ -200,16 +215,21 @@ class StageBounds:
         self.unit_bytes = unit_bytes
         self.num_units = len(seconds.forward_s)
         self._forward, self._backward = _sums(seconds.forward_s), _sums(seconds.backward_s)
+        self._reduction, self._optimizer = _sums(seconds.reduction_s), _sums(seconds.optimizer_s)
         self._receives = (_sums(seconds.receive_forward_s), _sums(seconds.receive_backward_s))
-        self.fits = stage_memory_bytes(choices, unit_bytes) <= capacity_bytes
-        path_s = self._path_s()
-        self.first_reduction_s = _sums(seconds.reduction_s) + seconds.tied_sum_s
+        received_s = sum(sums[-1] for sums in self._receives)
+        self._total_s = self._forward[-1] + self._backward[-1] + received_s
+        self.first_reduction_s = self._reduction + seconds.tied_sum_s
         """[e]: what follows the last backward of stage 0 if it ends before unit e."""
-        self.path_s = np.where(self.fits, np.maximum(path_s, seconds.shared_work_s), np.inf)
+        needed = stage_memory_bytes(choices, unit_bytes)
+        self.fits = needed <= capacity_bytes
+        self.path_s = np.full(needed.shape, np.inf)
         """Until stage 0 has done its last backward."""
-        self.own_path_s = np.where(self.fits, self._own_path_s(path_s), np.inf)
+        self.own_path_s = np.full(needed.shape, np.inf)
         """Until the stage itself has reduced its gradients."""
-        self.optimizer_s = np.where(self.fits, _spans(seconds.optimizer_s), np.inf)
+        self.optimizer_s = np.full(needed.shape, np.inf)
+        for stage, window in enumerate(stage_windows(choices.pp, self.num_units)):
+            self._bound(stage, window)
 
     def step_s(self, path_s: float, own_path_s: float, optimizer_s: float, first: int) -> float:
         """The bound of a cut from the largest entry of each kind over its stages.
@@ -234,37 +254,42 @@ class StageBounds:
         path, own_path, optimizer = (max(float(kind[stage]) for stage in at) for kind in kinds)
         return self.step_s(path, own_path, optimizer, bounds[1])
 
-    def _path_s(self) -> Floats:
+    def _bound(self, stage: int, window: Window) -> None:
+        """Fill in what the tables say of one stage."""
+        fits = self.fits[stage][window]
+        path_s = self._path_s(stage, window)
+        from_start_s = np.maximum(path_s, self.seconds.shared_work_s)
+        self.path_s[stage][window] = np.where(fits, from_start_s, np.inf)
+        own_path_s = self._own_path_s(stage, window, path_s)
+        self.own_path_s[stage][window] = np.where(fits, own_path_s, np.inf)
+        optimizer_s = _spans(self._optimizer, window)
+        self.optimizer_s[stage][window] = np.where(fits, optimizer_s, np.inf)
+
+    def _path_s(self, stage: int, window: Window) -> Floats:
         """The longest of the paths named at the top of this file."""
-        m, pp = self.choices.num_microbatches, self.choices.pp
-        forward = _spans(self.seconds.forward_s) + self.seconds.receive_forward_s[:, None, None]
-        backward = _spans(self.seconds.backward_s) + self.seconds.receive_backward_s[:, None, None]
+        m, pp, total = self.choices.num_microbatches, self.choices.pp, self._total_s
+        forward = _spans(self._forward, window) + self.seconds.receive_forward_s[stage]
+        backward = _spans(self._backward, window) + self.seconds.receive_backward_s[stage]
         work = forward + backward
-        total = self._forward[-1] + self._backward[-1] + sum(sums[-1] for sums in self._receives)
-        before = self._work_before_s()
+        received = self._receives[0][stage] + self._receives[1][stage]
+        before = (self._forward + self._backward)[window[0], None] + received
         longest: Floats = before + m * work
         if self.choices.schedule != ScheduleName.ONE_F_ONE_B:
             gpipe: Floats = np.maximum(longest, total + (m - 1) * work)
             return gpipe
-        ahead = np.minimum(pp - 1 - np.arange(pp), m)[:, None, None]
-        later = np.maximum(m - 1 - ahead, 0)
+        ahead = min(pp - 1 - stage, m)
+        later = max(m - 1 - ahead, 0)
         longest = np.maximum(longest, total + (m - 1) * backward + later * forward)
         longest = np.maximum(longest, total + (m - 1) * forward + later * backward)
-        twice = total + (total - before - work) + later * work
-        return np.where(m >= ahead + 2, np.maximum(longest, twice), longest)
+        if m >= ahead + 2:
+            longest = np.maximum(longest, total + (total - before - work) + later * work)
+        return longest
 
-    def _work_before_s(self) -> Floats:
-        """Forward and backward of one micro-batch through all stages before."""
-        received: Floats = self._receives[0][:-1] + self._receives[1][:-1]
-        before: Floats = (self._forward + self._backward)[None, :, None] + received[:, None, None]
-        return before
-
-    def _own_path_s(self, path_s: Floats) -> Floats:
-        """A path ends on stage i instead of stage 0, and its reductions follow."""
-        backward_before = self._backward[None, :, None] + self._receives[1][:-1][:, None, None]
-        own: Floats = path_s - backward_before + _spans(self.seconds.reduction_s)
-        own[-1] += self.seconds.tied_sum_s
-        return own
+    def _own_path_s(self, stage: int, window: Window, path_s: Floats) -> Floats:
+        """A path ends on this stage instead of stage 0, and its reductions follow."""
+        backward_before = self._backward[window[0], None] + self._receives[1][stage]
+        own: Floats = path_s - backward_before + _spans(self._reduction, window)
+        return own + self.seconds.tied_sum_s if stage == self.choices.pp - 1 else own
 
 
 def _sums(values: Floats) -> Floats:
@@ -272,8 +297,8 @@ def _sums(values: Floats) -> Floats:
     return np.concatenate([np.zeros(1), np.cumsum(values)])
 
 
-def _spans(values: Floats) -> Floats:
-    """[n + 1, n + 1]: the sum of values a, a + 1, ... e - 1 at (a, e)."""
-    sums = _sums(values)
-    spans: Floats = sums[None, :] - sums[:, None]
+def _spans(sums: Floats, window: Window) -> Floats:
+    """The sum of values a, a + 1, ... e - 1 at each (a, e) of a window, given `_sums` of them."""
+    firsts, stops = window
+    spans: Floats = sums[None, stops] - sums[firsts, None]
     return spans

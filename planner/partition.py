@@ -17,7 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.planner.bounds import Floats, StageBounds, UnitBytes, stage_memory_bytes
+from shardwright.planner.bounds import (
+    Floats,
+    StageBounds,
+    UnitBytes,
+    stage_memory_bytes,
+    stage_windows,
+)
 from shardwright.planner.choices import Choices
 
 Cut = tuple[int, ...]
@@ -111,8 +117,9 @@ def _least_maximum(stages_s: Floats) -> Floats:
     pp, size, _ = stages_s.shape
     to_go = np.full((pp + 1, size), np.inf)
     to_go[pp, size - 1] = -np.inf
-    for stage in reversed(range(pp)):
-        to_go[stage] = np.maximum(stages_s[stage], to_go[stage + 1][None, :]).min(axis=1)
+    for stage, (firsts, stops) in reversed([*enumerate(stage_windows(pp, size - 1))]):
+        stages = stages_s[stage, firsts, stops]
+        to_go[stage, firsts] = np.maximum(stages, to_go[stage + 1, stops]).min(axis=1)
     return to_go
 
 
@@ -122,13 +129,17 @@ def count_cuts(bounds: StageBounds) -> int:
     What a stage needs grows with its units, so that those which fit from one first unit end in one
     run of units, whose ways to go on are a difference of two running sums.
     """
-    ways = [0] * bounds.num_units + [1]
-    for stage in reversed(range(bounds.choices.pp)):
-        fits = bounds.fits[stage]
-        starts = fits.argmax(axis=1).tolist()
-        stops = (np.array(starts) + fits.sum(axis=1)).tolist()
+    num_units = bounds.num_units
+    ways = [0] * num_units + [1]
+    for stage, (firsts, stops) in reversed(
+        [*enumerate(stage_windows(bounds.choices.pp, num_units))]
+    ):
+        fits = bounds.fits[stage, firsts, stops]
+        starts = stops.start + fits.argmax(axis=1)
+        ends = (starts + fits.sum(axis=1)).tolist()
         sums = list(itertools.accumulate(ways, initial=0))
-        ways = [sums[stop] - sums[start] for start, stop in zip(starts, stops, strict=True)]
+        own = [sums[end] - sums[start] for start, end in zip(starts.tolist(), ends, strict=True)]
+        ways = [*[0] * firsts.start, *own, *[0] * (num_units + 1 - firsts.stop)]
     return ways[0]
 
 

@@ -196,7 +196,8 @@ class StepPricer:
 
     def _spread(self, values: Iterable[float]) -> Floats:
         """A value of each distinct unit as an array over all units of the model."""
-        return np.array(list(values), dtype=np.float64)[self._kinds]
+        spread: Floats = np.array(list(values), dtype=np.float64)[self._kinds]
+        return spread
 
     # Seconds
 
