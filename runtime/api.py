@@ -10,7 +10,7 @@ from shardwright.runtime.launch import launch
 from shardwright.runtime.preflight import check_job, look_around, open_data
 from shardwright.runtime.rendezvous import Rendezvous, find_rendezvous
 from shardwright.runtime.summary import RunSummary
-from shardwright.specs import Plan, ShardwrightError
+from shardwright.specs import Plan, ShardwrightError, TrainingSpec
 
 
 def run(
@@ -57,7 +57,8 @@ def run(
     """
     plan = Plan.load(Path(plan_path))
     if seed is not None:
-        training = plan.training.model_copy(update={"seed": seed})
+        changed = plan.training.model_dump() | {"seed": seed}
+        training = TrainingSpec.from_value(changed, source=f"--seed {seed}")
         plan = plan.model_copy(update={"training": training})
     job = Job.from_value(
         {

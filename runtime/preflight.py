@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from shardwright.cost_models.pipeline.schedules import schedule_of
@@ -14,6 +13,7 @@ from shardwright.runtime.job import Job
 from shardwright.runtime.models.huggingface import HuggingFaceFolder
 from shardwright.runtime.rendezvous import Rendezvous
 from shardwright.specs import ClusterSpec, InputError, Plan, Precision, ScheduleName
+from shardwright.specs.plan import check_folder
 
 _PRECISIONS = (Precision.FP64, Precision.FP32, Precision.BF16, Precision.BF16_PURE)
 _SCHEDULES = (None, ScheduleName.GPIPE, ScheduleName.ONE_F_ONE_B)
@@ -170,18 +170,6 @@ def check_checkpoints(job: Job) -> None:
             f"the checkpoint in {job.save_dir} has done {manifest.step} of {job.steps} steps",
             fix=f"give --steps greater than {manifest.step}",
         )
-
-
-def check_folder(folder: Path) -> None:
-    """Refuse a folder that cannot be made or written to; makes nothing."""
-    above = (folder.absolute(), *folder.absolute().parents)
-    nearest = next(path for path in above if os.path.lexists(path))
-    if not nearest.is_dir():
-        raise InputError(f"--save {folder} cannot be made: {nearest} is no folder",
-                         fix="give another folder with --save")  # fmt: skip
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(f"--save {folder} cannot be written: {nearest} is read-only for you",
-                         fix="give another folder with --save")  # fmt: skip
 
 
 def open_data(job: Job, *, progress: bool) -> SampleSource:

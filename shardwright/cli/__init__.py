@@ -66,9 +66,8 @@ def _report(error: Exception, *, debug: bool) -> int:
 
         traceback.print_exception(error)
     if isinstance(error, OSError):
-        what = f"{error.filename}: " if error.filename else ""
         error = InputError(
-            f"the system refused {what}{error.strerror}",
+            f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror}",
             fix="check the path, its permissions and the space that is left",
         )
     if isinstance(error, ShardwrightError):

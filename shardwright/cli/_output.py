@@ -78,11 +78,12 @@ def check_output(path: Path, kind: type[Spec], *, force: bool) -> None:
     An older file of the same kind is replaced, any other only with ``force``.
 
     Raises:
-        InputError: the path holds something else, or is a folder.
+        InputError: the path holds something else, is a folder, or is in none that can be written.
     """
     from shardwright.specs.errors import InputError
-    from shardwright.specs.plan import read_text
+    from shardwright.specs.plan import check_folder, read_text
 
+    check_folder(path.parent)
     if path.is_dir():
         raise InputError(f"{path} is a folder", fix="name a file in it with -o")
     if force or not path.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -94,7 +95,25 @@ def read_text(path: Path, *, what: str) -> str:
         raise InputError(f"there is no {what} file {path}", fix="check the path") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(f"cannot read the {what} file {path}: {reason}") from None
+        raise InputError(
+            f"cannot read the {what} file {path}: {reason}",
+            fix="check the path, and that the file is whole and yours to read",
+        ) from None
+
+
+def check_folder(folder: Path) -> None:
+    """Make sure, before any work is done, that files can be written to a folder; makes nothing.
+
+    Raises:
+        InputError: something on the way to it is no folder, or may not be written to.
+    """
+    above = (folder.absolute(), *folder.absolute().parents)
+    nearest = next(path for path in above if os.path.lexists(path))
+    fix = "choose another folder"
+    if not nearest.is_dir():
+        raise InputError(f"cannot write to {folder}: {nearest} is no folder", fix=fix)
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write to {folder}: {nearest} is not yours to write to", fix=fix)
 
 
 def write_text(path: Path, text: str) -> None:
