@@ -36,6 +36,10 @@ class GroupPath:
     nic_capacity: float | None
     """How many ranks of a node drive its network cards at full rate; null = all of them."""
 
+    def __hash__(self) -> int:
+        """Of what mostly differs: paths are looked up for every price, and links hash slowly."""
+        return hash((self.num_ranks, self.shape))
+
 
 class CommunicationModel:
     """Prices collectives on a profiled or catalogued cluster."""

@@ -7,7 +7,7 @@ each kind is priced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import cached_property
 from typing import Literal
 
@@ -35,12 +35,18 @@ class GroupPrices:
         self._communication = communication
         self._cluster = cluster
         self._shard_degree = zero_shard_degree
-        self._paths: dict[tuple[GroupName, int], tuple[GroupPath, ...]] = {}
+        self._paths: dict[tuple[GroupName, Hashable], tuple[GroupPath, ...]] = {}
+        self._keys: dict[int, Hashable] = {}
+        self._places: dict[int, Hashable] = {}
 
-    def key(self, pp_rank: int) -> tuple[object, ...]:
+    def key(self, pp_rank: int) -> Hashable:
         """Equal for pipeline ranks on which every collective inside the stage costs the same."""
-        inside: tuple[GroupName, ...] = ("tp", "shard", "replica")
-        return (self.world, self._shard_degree, *(self.paths(name, pp_rank) for name in inside))
+        found = self._keys.get(pp_rank)
+        if found is None:
+            inside: tuple[GroupName, ...] = ("tp", "shard", "replica")
+            paths = (self.paths(name, pp_rank) for name in inside)
+            found = self._keys[pp_rank] = (self.world, self._shard_degree, *paths)
+        return found
 
     @cached_property
     def ranks_per_node(self) -> int:
@@ -82,10 +88,25 @@ class GroupPrices:
 
     def paths(self, group: GroupName, pp_rank: int) -> tuple[GroupPath, ...]:
         """The distinct paths of the groups of a pipeline rank."""
-        found = self._paths.get((group, pp_rank))
+        key = group, self._place(pp_rank)
+        found = self._paths.get(key)
         if found is None:
             paths = map(self._communication.path, self._distinct_groups(group, pp_rank))
-            found = self._paths[group, pp_rank] = tuple(dict.fromkeys(paths))
+            found = self._paths[key] = tuple(dict.fromkeys(paths))
+        return found
+
+    def _place(self, pp_rank: int) -> Hashable:
+        """Equal for pipeline ranks whose ranks, and those that follow them, lie equally in their
+        link domains; all that do not lie within one node group have places of their own."""
+        found = self._places.get(pp_rank)
+        if found is None:
+            per_stage = self.world.ranks_per_stage
+            first = pp_rank * per_stage
+            last = min(first + 2 * per_stage, self.world.world) - 1
+            node = self._cluster.group_of(first)
+            is_alike = node is self._cluster.group_of(last)
+            place = (id(node), first % node.scale_up_domain_gpus) if is_alike else pp_rank
+            found = self._places[pp_rank] = place
         return found
 
     def _distinct_groups(self, group: GroupName, pp_rank: int) -> Iterator[tuple[int, ...]]:

@@ -65,6 +65,18 @@ class PassSeconds:
 
 
 @dataclass(frozen=True, slots=True)
+class _ShardSeconds:
+    """What ZeRO adds to a unit. Gathering and scattering have one entry per level of business."""
+
+    gather_s: tuple[float, ...]
+    scatter_s: tuple[float, ...]
+    reduction_s: float
+    norm_s: float
+    update_s: float
+    publish_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class UnitCosts:
     """A unit on one pipeline rank. Passes have one entry per level of business."""
 
@@ -114,8 +126,12 @@ class UnitPricer:
         self._kv_rows = _kv_rows(model)
         self._clips = training.optimizer.clip_norm is not None
         self._books: dict[Hashable, tuple[StageBooks, ...]] = {}
-        self._prices: dict[Hashable, tuple[tuple[UnitBooks, ...], UnitCosts]] = {}
-        """By the identity of blocks, which are kept here so that no other can take their place."""
+        self._tp_ranks: dict[int, tuple[int, ...]] = {}
+        self._units: dict[tuple[int, ...], tuple[UnitBooks, ...]] = {}
+        self._replicated: dict[tuple[int, ...], int] = {}
+        self._passes: dict[Hashable, tuple[PassSeconds, ...]] = {}
+        self._shard_seconds: dict[Hashable, _ShardSeconds] = {}
+        self._prices: dict[Hashable, UnitCosts] = {}
 
     # Books
 
@@ -129,18 +145,26 @@ class UnitPricer:
         if found is None:
             found = self._books[key] = tuple(
                 stage_books(self._model, self._training, self._software, layout, stage, tp_rank)
-                for tp_rank in distinct_tp_ranks(self._model, layout.tp)
+                for tp_rank in self._distinct_tp_ranks(layout.tp)
             )
         return found
 
+    def _distinct_tp_ranks(self, tp: int) -> tuple[int, ...]:
+        if tp not in self._tp_ranks:
+            self._tp_ranks[tp] = distinct_tp_ranks(self._model, tp)
+        return self._tp_ranks[tp]
+
     def shards(self, layout: Layout, unit: UnitBooks) -> UnitShards:
         """What ZeRO makes of a unit."""
-        replicated = sum(
-            self._replicated_numel(parameter)
-            for block in unit.blocks
-            for parameter in block.parameters
-            if parameter.tp_replicated
-        )
+        key = self._identity((unit,))
+        replicated = self._replicated.get(key)
+        if replicated is None:
+            replicated = self._replicated[key] = sum(
+                self._replicated_numel(parameter)
+                for block in unit.blocks
+                for parameter in block.parameters
+                if parameter.tp_replicated
+            )
         return UnitShards.of(layout, self._training.dtypes, unit.num_parameters, replicated)
 
     def _replicated_numel(self, parameter: ParameterBooks) -> int:
@@ -204,15 +228,19 @@ class UnitPricer:
     ) -> UnitCosts:
         """A unit, given as its books on the distinct tensor-parallel ranks."""
         key = (
-            tuple(id(block) for one in unit for block in one.blocks),
-            unit[0].recompute, unit[0].num_parameters, layout.zero, levels,
+            self._identity(unit), unit[0].recompute, unit[0].num_parameters, layout.zero, levels,
             groups.key(pp_rank),
         )  # fmt: skip
         found = self._prices.get(key)
         if found is None:
-            costs = self._price(layout, unit, pp_rank, groups, levels)
-            found = self._prices[key] = (unit, costs)
-        return found[1]
+            found = self._prices[key] = self._price(layout, unit, pp_rank, groups, levels)
+        return found
+
+    def _identity(self, unit: tuple[UnitBooks, ...]) -> tuple[int, ...]:
+        """By what prices know a unit: its blocks, kept so that no others can take their place."""
+        key = tuple(id(block) for one in unit for block in one.blocks)
+        self._units.setdefault(key, unit)
+        return key
 
     def _price(
         self,
@@ -223,40 +251,75 @@ class UnitPricer:
         levels: Levels,
     ) -> UnitCosts:
         shards = self.shards(layout, max(unit, key=lambda one: one.num_parameters))
-        all_busy = groups.ranks_per_node
+        shared = self._price_shards(shards, pp_rank, groups, levels)
+        forward, backward = (
+            self._price_pass(unit, name, pp_rank, groups, levels)
+            for name in ("forward", "backward")
+        )
+        return UnitCosts(
+            forward=tuple(
+                own + PassSeconds(dp_comm_s=gather_s)
+                for own, gather_s in zip(forward, shared.gather_s, strict=True)
+            ),
+            backward=tuple(
+                own + PassSeconds(dp_comm_s=gather_s + scatter_s)
+                for own, gather_s, scatter_s in zip(
+                    backward, shared.gather_s, shared.scatter_s, strict=True
+                )
+            ),
+            reduction_s=shared.reduction_s,
+            norm_s=shared.norm_s,
+            update_s=shared.update_s,
+            publish_s=shared.publish_s,
+        )
+
+    def _price_shards(
+        self, shards: UnitShards, pp_rank: int, groups: GroupPrices, levels: Levels
+    ) -> _ShardSeconds:
+        """The same whatever a micro-batch is and whether it is recomputed."""
 
         def collectives_s(calls: Iterable[tuple[Collective, GroupName]], busy: int) -> float:
             return sum(groups.seconds(call, group, pp_rank, busy) for call, group in calls)
 
-        def slowest(name: str, busy: int, dp_comm_s: float) -> PassSeconds:
-            passes = [self._pass(one, name, pp_rank, groups, busy, dp_comm_s) for one in unit]
-            return max(passes, key=lambda seconds: seconds.total_s)
+        key = (shards, levels, groups.key(pp_rank))
+        found = self._shard_seconds.get(key)
+        if found is None:
+            all_busy = groups.ranks_per_node
+            found = self._shard_seconds[key] = _ShardSeconds(
+                gather_s=tuple(collectives_s(shards.gathering(), busy) for busy in levels),
+                scatter_s=tuple(collectives_s(shards.scattering(), busy) for busy in levels),
+                reduction_s=collectives_s(shards.reduction(), all_busy),
+                norm_s=self._seconds((shards.norm(),), all_busy),
+                update_s=self._seconds(shards.update(clips=self._clips), all_busy),
+                publish_s=collectives_s(shards.publishing(), all_busy),
+            )
+        return found
 
-        gather_s = [collectives_s(shards.gathering(), busy) for busy in levels]
-        scatter_s = [collectives_s(shards.scattering(), busy) for busy in levels]
-        return UnitCosts(
-            forward=tuple(
-                slowest("forward", busy, gather)
-                for busy, gather in zip(levels, gather_s, strict=True)
-            ),
-            backward=tuple(
-                slowest("backward", busy, gather + scatter)
-                for busy, gather, scatter in zip(levels, gather_s, scatter_s, strict=True)
-            ),
-            reduction_s=collectives_s(shards.reduction(), all_busy),
-            norm_s=self._seconds((shards.norm(),), all_busy),
-            update_s=self._seconds(shards.update(clips=self._clips), all_busy),
-            publish_s=collectives_s(shards.publishing(), all_busy),
-        )
-
-    def _pass(
+    def _price_pass(
         self,
-        unit: UnitBooks,
+        unit: tuple[UnitBooks, ...],
         name: str,
         pp_rank: int,
         groups: GroupPrices,
-        busy: int,
-        dp_comm_s: float,
+        levels: Levels,
+    ) -> tuple[PassSeconds, ...]:
+        """Of the slowest rank at each level, without ZeRO; the same for every dp."""
+        key = (
+            self._identity(unit), name, unit[0].recompute, levels, groups.paths("tp", pp_rank)
+        )  # fmt: skip
+        found = self._passes.get(key)
+        if found is None:
+            found = self._passes[key] = tuple(
+                max(
+                    (self._pass(one, name, pp_rank, groups, busy) for one in unit),
+                    key=lambda seconds: seconds.total_s,
+                )
+                for busy in levels
+            )
+        return found
+
+    def _pass(
+        self, unit: UnitBooks, name: str, pp_rank: int, groups: GroupPrices, busy: int
     ) -> PassSeconds:
         operations = unit.forward if name == "forward" else unit.backward
         again = unit.recomputed if name == "backward" else ()
@@ -267,7 +330,7 @@ class UnitPricer:
             for operation in operations
             if isinstance(operation, Collective)
         )
-        return PassSeconds(whole_s - again_s, again_s, tp_comm_s, dp_comm_s)
+        return PassSeconds(whole_s - again_s, again_s, tp_comm_s)
 
     def _seconds(self, operations: Iterable[Operation], busy: int) -> float:
         """Everything but collectives, one after the other."""

@@ -8,7 +8,7 @@ unit takes the least of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,6 +44,12 @@ class _Grid:
     """Over which the ranks' work is spread where pipeline ranks share cores; 0 where none do."""
     pp_ranks: tuple[int, ...]
     """One of each kind of pipeline rank, by what its groups cost."""
+    crossings: tuple[int, ...]
+    """For each stage but the last, the first whose messages to the next cost the same."""
+    fixed_s: float
+    """What every step pays once: counts, the norm, barriers."""
+    fixed_bytes: float
+    """Communicators' buffers, less a byte for rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +81,8 @@ class StepPricer:
         self._parameters = {p.name: p.value for p in problem.profile.parameters}
         self._grids: dict[tuple[int, ...], _Grid] = {}
         self._units: dict[tuple[object, ...], tuple[Unit, ...]] = {}
-        self._wholes: dict[Choices, Layout] = {}
-        self._seconds: dict[Choices, UnitSeconds] = {}
-        self._bytes: dict[Choices, UnitBytes] = {}
+        self._seconds: dict[tuple[int, ...], UnitSeconds] = {}
+        self._bytes: dict[tuple[int, ...], UnitBytes] = {}
 
     @property
     def capacity_bytes(self) -> int:
@@ -90,18 +95,18 @@ class StepPricer:
 
     def unit_seconds(self, choices: Choices) -> UnitSeconds:
         """Lower bounds on the time of every unit; both schedules have the same."""
-        key = replace(choices, schedule="")
+        key = _without_schedule(choices)
         found = self._seconds.get(key)
         if found is None:
             found = self._seconds[key] = self._unit_seconds(choices)
         return found
 
     def _unit_seconds(self, choices: Choices) -> UnitSeconds:
-        grid, units, whole = self._grid(choices), self._model_units(choices), self._whole(choices)
+        grid, units = self._grid(choices), self._model_units(choices)
         last = len(units) - 1
         ends = {0: (0,), last: (choices.pp - 1,)}
         costs = [
-            self._least(whole, unit, grid, ends.get(index, grid.pp_ranks))
+            self._least(unit, grid, ends.get(index, grid.pp_ranks))
             for index, unit in enumerate(units)
         ]
         crossing_s = self._crossing_s(choices, grid)
@@ -116,22 +121,22 @@ class StepPricer:
             reduction_s=self._spread(cost.reduction_s for cost in costs),
             tied_sum_s=self._tied_sum_s(grid, units),
             optimizer_s=self._spread(cost.optimizer_s for cost in costs),
-            fixed_s=self._step.fixed_s(grid.layout),
+            fixed_s=grid.fixed_s,
             shared_work_s=float(shared) * ranks / nodes if nodes else 0.0,
         )
 
     def unit_bytes(self, choices: Choices) -> UnitBytes:
         """Lower bounds on the memory of every unit, on the first tensor-parallel rank."""
-        key = replace(choices, schedule="")
+        key = _without_schedule(choices)
         found = self._bytes.get(key)
         if found is None:
             found = self._bytes[key] = self._unit_bytes(choices)
         return found
 
     def _unit_bytes(self, choices: Choices) -> UnitBytes:
-        units, whole = self._model_units(choices), self._whole(choices)
+        grid, units = self._grid(choices), self._model_units(choices)
         margin = 1 + self._parameters.get("memory.fragmentation_fraction", 0.0)
-        held = [list(self._part_bytes(whole, unit)) for unit in units]
+        held = [list(self._part_bytes(grid.layout, unit)) for unit in units]
         per_unit = [
             (sum(s for s, _, _ in parts), sum(s for _, s, _ in parts), max(p for _, _, p in parts))
             for parts in held
@@ -139,9 +144,8 @@ class StepPricer:
         state, saved, peak = (
             margin * self._spread(values) for values in zip(*per_unit, strict=True)
         )
-        return UnitBytes(
-            state, saved, peak, margin * self._hidden_bytes(choices), self._fixed_bytes(choices)
-        )
+        hidden = margin * self._hidden_bytes(choices)
+        return UnitBytes(state, saved, peak, hidden, grid.fixed_bytes)
 
     # Layouts to ask the cost model about
 
@@ -155,7 +159,7 @@ class StepPricer:
         layout = choices.layout(self._problem, even_boundaries(self._problem, choices.pp))
         groups = self._step.groups(layout)
         shared = self._step.shared_cores(layout)
-        kinds = {groups.key(rank): rank for rank in reversed(range(layout.pp))}
+        kinds = _alike([groups.key(rank) for rank in range(layout.pp)])
         levels = (groups.ranks_per_node,) if shared is None else shared.levels
         coupled = shared is not None and shared.is_coupled
         return _Grid(
@@ -164,18 +168,11 @@ class StepPricer:
             levels=levels,
             possible_levels=_possible_levels(shared, layout.pp),
             num_shared_nodes=-(-layout.world // levels[-1]) if coupled else 0,
-            pp_ranks=tuple(sorted(kinds.values())),
+            pp_ranks=tuple(sorted(set(kinds))),
+            crossings=_alike([groups.paths("next", rank) for rank in range(layout.pp - 1)]),
+            fixed_s=self._step.fixed_s(layout),
+            fixed_bytes=self._fixed_bytes(layout),
         )
-
-    def _whole(self, choices: Choices) -> Layout:
-        """A layout of the brief model with these choices, in one stage or two: books of embedding
-        and head depend on whether both are on one stage, and on no other boundary."""
-        piped = choices.pp > 1
-        key = replace(choices, pp=1 + piped, schedule="1f1b" if piped else "none")
-        if key not in self._wholes:
-            boundaries = (self._brief.num_layers,) * piped
-            self._wholes[key] = key.layout(self._brief, boundaries)
-        return self._wholes[key]
 
     def _model_units(self, choices: Choices) -> tuple[Unit, ...]:
         """The embedding, each kind of layer, the head."""
@@ -184,7 +181,12 @@ class StepPricer:
             choices.pp > 1,
         )  # fmt: skip
         if key not in self._units:
-            whole = self._whole(choices)
+            # One stage or two: books of embedding and head depend on whether both are on one stage,
+            # and on no other boundary.
+            piped = choices.pp > 1
+            whole = replace(choices, pp=1 + piped).layout(
+                self._brief, (self._brief.num_layers,) * piped
+            )
             stages = [self._pricer.books(whole, stage) for stage in range(whole.pp)]
             parts = [
                 part
@@ -201,11 +203,12 @@ class StepPricer:
 
     # Seconds
 
-    def _least(
-        self, whole: Layout, unit: Unit, grid: _Grid, pp_ranks: Sequence[int]
-    ) -> _LeastSeconds:
+    def _least(self, unit: Unit, grid: _Grid, pp_ranks: Sequence[int]) -> _LeastSeconds:
         ranks = [
-            [self._pricer.unit_costs(whole, part, rank, grid.groups, grid.levels) for part in unit]
+            [
+                self._pricer.unit_costs(grid.layout, part, rank, grid.groups, grid.levels)
+                for part in unit
+            ]
             for rank in pp_ranks
         ]
         levels = range(len(grid.levels))
@@ -227,10 +230,11 @@ class StepPricer:
     def _crossing_s(self, choices: Choices, grid: _Grid) -> list[float]:
         """One message between each stage and the next."""
         hidden_bytes = self._hidden_bytes(choices)
-        return [
-            self._pricer.message_s(hidden_bytes, grid.layout, stage, grid.groups)
-            for stage in range(choices.pp - 1)
-        ]
+        seconds = {
+            stage: self._pricer.message_s(hidden_bytes, grid.layout, stage, grid.groups)
+            for stage in set(grid.crossings)
+        }
+        return [seconds[stage] for stage in grid.crossings]
 
     def _tied_sum_s(self, grid: _Grid, units: Sequence[Unit]) -> float:
         tied = next((part[0] for part in units[0] if part[0].name == TIED_UNIT), None)
@@ -241,11 +245,11 @@ class StepPricer:
 
     # Bytes
 
-    def _part_bytes(self, whole: Layout, unit: Unit) -> Iterator[tuple[int, int, int]]:
+    def _part_bytes(self, layout: Layout, unit: Unit) -> Iterator[tuple[int, int, int]]:
         """(state, saved, peak) of each part."""
         for ranks in unit:
             books = ranks[0]
-            shards = self._pricer.shards(whole, books)
+            shards = self._pricer.shards(layout, books)
             state = shards.weight_bytes + shards.gradient_bytes + shards.optimizer_bytes
             backward = books.saved_bytes + books.backward_peak_bytes() + shards.arriving_bytes
             own_peak = max(books.forward_peak_bytes, backward) if books.blocks else 0
@@ -255,14 +259,24 @@ class StepPricer:
         """Of one micro-batch: what the embedding hands on."""
         return self._model_units(choices)[0][-1][0].output_bytes
 
-    def _fixed_bytes(self, choices: Choices) -> float:
-        """Communicators' buffers, less a byte for rounding."""
-        groups = num_groups(self._grid(choices).layout)
+    def _fixed_bytes(self, layout: Layout) -> float:
+        groups = num_groups(layout)
         first, further = (
             self._parameters.get(f"memory.{which}_bytes", 0.0)
             for which in ("first_communicator", "communicator")
         )
         return first + (groups - 1) * further - 1 if groups else 0.0
+
+
+def _without_schedule(choices: Choices) -> tuple[int, ...]:
+    """What equal choices but for the schedule have in common."""
+    return choices.key[:-1]
+
+
+def _alike(values: Sequence[Hashable]) -> tuple[int, ...]:
+    """For each value the index of the first that equals it."""
+    first: dict[Hashable, int] = {}
+    return tuple(first.setdefault(value, index) for index, value in enumerate(values))
 
 
 def _with_layers(model: ModelSpec, layers: Sequence[LayerBlock]) -> ModelSpec:
