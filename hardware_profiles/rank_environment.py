@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import os
 
-_MALLOC_ARENA_BYTES = 32 * 2**20
-"""The largest size that glibc accepts for blocks taken from the heap (mallopt(3))."""
-
 
 def rank_environment(device_type: str) -> dict[str, str]:
     """Environment variables to start a rank with.
@@ -24,7 +21,7 @@ def rank_environment(device_type: str) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
-        "MALLOC_MMAP_THRESHOLD_": str(_MALLOC_ARENA_BYTES),
+        "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": str(2**62),
         "MALLOC_ARENA_MAX": "1",
     }

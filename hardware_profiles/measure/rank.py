@@ -16,6 +16,10 @@ from shardwright.hardware_profiles.rank_environment import pin_to_core
 COLLECTIVE_TIMEOUT = timedelta(seconds=300)
 """Ranks wait for rank 0 while it measures alone; the starter's own limit is stricter."""
 
+HEAP_ARENAS = 8
+"""How many arenas' worth of memory a rank on a CPU owns before it times anything: results that are
+kept, and the few large temporaries of one call."""
+
 
 def main(arguments: list[str]) -> None:
     rank, world, messages_fd = int(arguments[0]), int(arguments[1]), int(arguments[3])
@@ -43,9 +47,12 @@ def _measure(rank: int, world: int, store: str, messages_fd: int, plan: MeasureP
     )
     from shardwright.hardware_profiles.measure.bench import Bench
     from shardwright.hardware_profiles.measure.phases import run_phases
+    from shardwright.hardware_profiles.measure.timing import grow_heap
 
     torch.set_num_threads(1)
     device = torch_device(rank)
+    if device.type == "cpu":
+        grow_heap(HEAP_ARENAS * plan.arena_bytes)
     dist.init_process_group(
         collective_backend(current_device_type()), init_method=f"file://{store}", rank=rank,
         world_size=world, timeout=COLLECTIVE_TIMEOUT,
