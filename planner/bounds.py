@@ -23,6 +23,7 @@ The simulation only ever adds to these: waiting, shared cores, collectives in ea
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -34,9 +35,6 @@ from shardwright.planner.choices import Choices
 from shardwright.specs import Layout, Prediction, ScheduleName
 
 Floats = NDArray[np.float64]
-
-Window = tuple[slice, slice]
-"""First units of a stage, and first units after it."""
 
 SLACK = 1e-12
 """Relative: sums in another order than the simulation's may differ by rounding, and a bound must
@@ -145,38 +143,36 @@ def micro_batches_in_flight(choices: Choices) -> list[int]:
     return [min(pp - stage, m) for stage in range(pp)]
 
 
-def stage_windows(pp: int, num_units: int) -> list[Window]:
-    """For each stage the first units, and the first units after it, that a cut may give it: one
-    unit at least is left to every other stage."""
-    spare = num_units - pp
-    windows = [
-        (slice(stage, stage + spare + 1), slice(stage + 1, stage + spare + 2))
-        for stage in range(pp)
-    ]
-    windows[0] = slice(0, 1), windows[0][1]
-    windows[-1] = windows[-1][0], slice(num_units, num_units + 1)
-    return windows
+def place_of(stage: int, first: int, stop: int) -> tuple[int, int, int]:
+    """Where the tables of stages have the stage with units ``first`` to ``stop``.
+
+    Every stage holds one unit at least, so that ``spare`` = units - pp of them are free to go
+    anywhere. Tables are [pp, spare + 1, spare + 1] over (stage, spare units taken by the stages
+    before, those and its own). The last of one stage is the second of the next.
+    """
+    return stage, first - stage, stop - stage - 1
 
 
 def stage_memory_bytes(choices: Choices, unit_bytes: UnitBytes) -> Floats:
-    """The least peak of each stage: [pp, units + 1, units + 1] over (stage, first unit, first unit
-    after it), infinite where no cut has such a stage.
+    """The least peak of each stage, as `place_of`; infinite where no cut has such a stage.
 
     A stage holds its state, what earlier micro-batches saved, the input of the current one, and the
     peak of the unit at which this needs most. What a stage sends on goes with the send, and what it
     receives is saved with it.
     """
-    held, pp, num_units = unit_bytes, choices.pp, len(unit_bytes.state)
+    held, pp = unit_bytes, choices.pp
+    spare = len(held.state) - pp
     saved, state = _sums(held.saved), _sums(held.state)
-    peak = _running_peaks(saved, held.peak)
-    needed = np.full((pp, num_units + 1, num_units + 1), np.inf)
-    in_flight = micro_batches_in_flight(choices)
-    for stage, window in enumerate(stage_windows(pp, num_units)):
+    peaks = _running_peaks(saved, held.peak)
+    needed = np.empty((pp, spare + 1, spare + 1))
+    for stage, in_flight in enumerate(micro_batches_in_flight(choices)):
         received = held.hidden if stage else 0.0
         sent = held.hidden if stage < pp - 1 else 0.0
-        own_saved = _spans(saved, window) + (received - sent)
-        total = held.fixed + _spans(state, window) + (in_flight[stage] - 1) * own_saved
-        needed[stage][window] = (total + received + peak[window]) * (1 - SLACK)
+        own_saved = _spans(saved, stage, spare) + (received - sent)
+        total = held.fixed + _spans(state, stage, spare) + (in_flight - 1) * own_saved
+        peak = peaks[stage : stage + spare + 1, stage + 1 : stage + spare + 2]
+        needed[stage] = (total + received + peak) * (1 - SLACK)
+    needed[0, 1:] = needed[-1, :, :-1] = np.inf
     return needed
 
 
@@ -193,15 +189,19 @@ def _running_peaks(saved: Floats, peak: Floats) -> Floats:
 
 def cut_memory_bytes(choices: Choices, unit_bytes: UnitBytes, starts: Sequence[int]) -> float:
     """The least peak of one cut's fullest stage, given the first unit of stages 1, 2, ..."""
-    bounds = [0, *starts, len(unit_bytes.state)]
     needed = stage_memory_bytes(choices, unit_bytes)
-    return max(float(needed[i, bounds[i], bounds[i + 1]]) for i in range(choices.pp))
+    return max(float(needed[place]) for place in _places(starts, len(unit_bytes.state)))
+
+
+def _places(starts: Sequence[int], num_units: int) -> list[tuple[int, int, int]]:
+    """Where tables have the stages of a cut."""
+    stages = itertools.pairwise([0, *starts, num_units])
+    return [place_of(stage, *units) for stage, units in enumerate(stages)]
 
 
 class StageBounds:
-    """Bounds of every stage that a cut may contain: arrays [pp, units + 1, units + 1] over
-    (stage i, first unit a, first unit after it e), infinite where no cut has such a stage or it
-    does not fit into memory."""
+    """Bounds of every stage that a cut may contain, as `place_of`; infinite where no cut has such a
+    stage or it does not fit into memory."""
 
     def __init__(
         self,
@@ -214,6 +214,7 @@ class StageBounds:
         self.seconds = seconds
         self.unit_bytes = unit_bytes
         self.num_units = len(seconds.forward_s)
+        self._spare = self.num_units - choices.pp
         self._forward, self._backward = _sums(seconds.forward_s), _sums(seconds.backward_s)
         self._reduction, self._optimizer = _sums(seconds.reduction_s), _sums(seconds.optimizer_s)
         self._receives = (_sums(seconds.receive_forward_s), _sums(seconds.receive_backward_s))
@@ -223,13 +224,13 @@ class StageBounds:
         """[e]: what follows the last backward of stage 0 if it ends before unit e."""
         needed = stage_memory_bytes(choices, unit_bytes)
         self.fits = needed <= capacity_bytes
-        self.path_s = np.full(needed.shape, np.inf)
+        self.path_s = np.empty(needed.shape)
         """Until stage 0 has done its last backward."""
-        self.own_path_s = np.full(needed.shape, np.inf)
+        self.own_path_s = np.empty(needed.shape)
         """Until the stage itself has reduced its gradients."""
-        self.optimizer_s = np.full(needed.shape, np.inf)
-        for stage, window in enumerate(stage_windows(choices.pp, self.num_units)):
-            self._bound(stage, window)
+        self.optimizer_s = np.empty(needed.shape)
+        for stage in range(choices.pp):
+            self._bound(stage)
 
     def step_s(self, path_s: float, own_path_s: float, optimizer_s: float, first: int) -> float:
         """The bound of a cut from the largest entry of each kind over its stages.
@@ -242,37 +243,42 @@ class StageBounds:
 
     def exclude(self, stage: int, first: int, stop: int) -> None:
         """Take out a stage that does not fit after all, and those that hold all of it and more."""
+        _, before, until = place_of(stage, first, stop)
         for table in (self.path_s, self.own_path_s, self.optimizer_s):
-            table[stage, : first + 1, stop:] = np.inf
-        self.fits[stage, : first + 1, stop:] = False
+            table[stage, : before + 1, until:] = np.inf
+        self.fits[stage, : before + 1, until:] = False
 
     def cut_step_s(self, starts: Sequence[int]) -> float:
         """The bound of one cut, given the first unit of stages 1, 2, ...; infinite: too big."""
-        bounds = [0, *starts, self.num_units]
-        at = [(i, bounds[i], bounds[i + 1]) for i in range(self.choices.pp)]
+        places = _places(starts, self.num_units)
         kinds = (self.path_s, self.own_path_s, self.optimizer_s)
-        path, own_path, optimizer = (max(float(kind[stage]) for stage in at) for kind in kinds)
-        return self.step_s(path, own_path, optimizer, bounds[1])
+        path, own_path, optimizer = (max(float(kind[at]) for at in places) for kind in kinds)
+        return self.step_s(path, own_path, optimizer, starts[0] if starts else self.num_units)
 
-    def _bound(self, stage: int, window: Window) -> None:
+    def _bound(self, stage: int) -> None:
         """Fill in what the tables say of one stage."""
-        fits = self.fits[stage][window]
-        path_s = self._path_s(stage, window)
+        fits, path_s = self.fits[stage], self._path_s(stage)
         from_start_s = np.maximum(path_s, self.seconds.shared_work_s)
-        self.path_s[stage][window] = np.where(fits, from_start_s, np.inf)
-        own_path_s = self._own_path_s(stage, window, path_s)
-        self.own_path_s[stage][window] = np.where(fits, own_path_s, np.inf)
-        optimizer_s = _spans(self._optimizer, window)
-        self.optimizer_s[stage][window] = np.where(fits, optimizer_s, np.inf)
+        self.path_s[stage] = np.where(fits, from_start_s, np.inf)
+        self.own_path_s[stage] = np.where(fits, self._own_path_s(stage, path_s), np.inf)
+        self.optimizer_s[stage] = np.where(fits, self._spans(self._optimizer, stage), np.inf)
 
-    def _path_s(self, stage: int, window: Window) -> Floats:
+    def _spans(self, sums: Floats, stage: int) -> Floats:
+        return _spans(sums, stage, self._spare)
+
+    def _before(self, sums: Floats, stage: int) -> Floats:
+        """[spare + 1, 1]: the sum over the units of all stages before."""
+        before: Floats = sums[stage : stage + self._spare + 1, None]
+        return before
+
+    def _path_s(self, stage: int) -> Floats:
         """The longest of the paths named at the top of this file."""
         m, pp, total = self.choices.num_microbatches, self.choices.pp, self._total_s
-        forward = _spans(self._forward, window) + self.seconds.receive_forward_s[stage]
-        backward = _spans(self._backward, window) + self.seconds.receive_backward_s[stage]
+        forward = self._spans(self._forward, stage) + self.seconds.receive_forward_s[stage]
+        backward = self._spans(self._backward, stage) + self.seconds.receive_backward_s[stage]
         work = forward + backward
         received = self._receives[0][stage] + self._receives[1][stage]
-        before = (self._forward + self._backward)[window[0], None] + received
+        before = self._before(self._forward + self._backward, stage) + received
         longest: Floats = before + m * work
         if self.choices.schedule != ScheduleName.ONE_F_ONE_B:
             gpipe: Floats = np.maximum(longest, total + (m - 1) * work)
@@ -285,10 +291,10 @@ class StageBounds:
             longest = np.maximum(longest, total + (total - before - work) + later * work)
         return longest
 
-    def _own_path_s(self, stage: int, window: Window, path_s: Floats) -> Floats:
+    def _own_path_s(self, stage: int, path_s: Floats) -> Floats:
         """A path ends on this stage instead of stage 0, and its reductions follow."""
-        backward_before = self._backward[window[0], None] + self._receives[1][stage]
-        own: Floats = path_s - backward_before + _spans(self._reduction, window)
+        backward_before = self._before(self._backward, stage) + self._receives[1][stage]
+        own: Floats = path_s - backward_before + self._spans(self._reduction, stage)
         return own + self.seconds.tied_sum_s if stage == self.choices.pp - 1 else own
 
 
@@ -297,8 +303,9 @@ def _sums(values: Floats) -> Floats:
     return np.concatenate([np.zeros(1), np.cumsum(values)])
 
 
-def _spans(sums: Floats, window: Window) -> Floats:
-    """The sum of values a, a + 1, ... e - 1 at each (a, e) of a window, given `_sums` of them."""
-    firsts, stops = window
-    spans: Floats = sums[None, stops] - sums[firsts, None]
+def _spans(sums: Floats, stage: int, spare: int) -> Floats:
+    """[spare + 1, spare + 1]: the sum over the units of a stage as `place_of` has them, given
+    `_sums` over all units."""
+    before, until = sums[stage : stage + spare + 1], sums[stage + 1 : stage + spare + 2]
+    spans: Floats = until[None, :] - before[:, None]
     return spans

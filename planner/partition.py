@@ -21,8 +21,8 @@ from shardwright.planner.bounds import (
     Floats,
     StageBounds,
     UnitBytes,
+    place_of,
     stage_memory_bytes,
-    stage_windows,
 )
 from shardwright.planner.choices import Choices
 
@@ -94,52 +94,49 @@ class CutsInOrder:
     def _extend(self, beginning: _Beginning) -> None:
         """Push every beginning with one stage more that some whole cut continues."""
         stage = len(beginning.cut)
-        first = beginning.cut[-1] if beginning.cut else 0
+        _, before, _ = place_of(stage, beginning.cut[-1] if beginning.cut else 0, 0)
         kinds = (self._bounds.path_s, self._bounds.own_path_s, self._bounds.optimizer_s)
         to_go = (self._path_to_go_s, self._own_path_to_go_s, self._optimizer_to_go_s)
         so_far = (beginning.path_s, beginning.own_path_s, beginning.optimizer_s)
-        reached = [np.maximum(k[stage, first], s) for k, s in zip(kinds, so_far, strict=True)]
+        reached = [np.maximum(k[stage, before], s) for k, s in zip(kinds, so_far, strict=True)]
         whole = [np.maximum(r, t[stage + 1]) for r, t in zip(reached, to_go, strict=True)]
         possible = np.flatnonzero(np.isfinite(whole[0] + whole[1] + whole[2]))
-        for stop in possible.tolist():
+        for until in possible.tolist():
+            stop = stage + 1 + until
             extended = (*beginning.cut, stop) if stage < self._pp - 1 else beginning.cut
-            path_s, own_path_s, optimizer_s = (float(kind[stop]) for kind in whole)
+            path_s, own_path_s, optimizer_s = (float(kind[until]) for kind in whole)
             first_stop = extended[0] if extended else stop
             bound_s = self._bounds.step_s(path_s, own_path_s, optimizer_s, first_stop)
-            path_s, own_path_s, optimizer_s = (float(kind[stop]) for kind in reached)
+            path_s, own_path_s, optimizer_s = (float(kind[until]) for kind in reached)
             longer = _Beginning(extended, path_s, own_path_s, optimizer_s)
             heapq.heappush(self._heap, (bound_s, -len(extended), extended, longer))
 
 
 def _least_maximum(stages_s: Floats) -> Floats:
-    """[pp + 1, units + 1]: over all ways to fill stages i, i + 1, ... from unit a, the least
-    possible largest entry."""
+    """[pp + 1, spare + 1] over (stage, spare units taken by the stages before it): over all ways to
+    fill it and the stages after it, the least possible largest entry."""
     pp, size, _ = stages_s.shape
     to_go = np.full((pp + 1, size), np.inf)
-    to_go[pp, size - 1] = -np.inf
-    for stage, (firsts, stops) in reversed([*enumerate(stage_windows(pp, size - 1))]):
-        stages = stages_s[stage, firsts, stops]
-        to_go[stage, firsts] = np.maximum(stages, to_go[stage + 1, stops]).min(axis=1)
+    to_go[pp, -1] = -np.inf
+    for stage in reversed(range(pp)):
+        to_go[stage] = np.maximum(stages_s[stage], to_go[stage + 1]).min(axis=1)
     return to_go
 
 
 def count_cuts(bounds: StageBounds) -> int:
     """Exactly how many cuts have stages that all fit.
 
-    What a stage needs grows with its units, so that those which fit from one first unit end in one
-    run of units, whose ways to go on are a difference of two running sums.
+    What a stage needs grows with its units, so that those which fit after the same stages before
+    them are one run, whose ways to go on are a difference of two running sums.
     """
-    num_units = bounds.num_units
-    ways = [0] * num_units + [1]
-    for stage, (firsts, stops) in reversed(
-        [*enumerate(stage_windows(bounds.choices.pp, num_units))]
-    ):
-        fits = bounds.fits[stage, firsts, stops]
-        starts = stops.start + fits.argmax(axis=1)
-        ends = (starts + fits.sum(axis=1)).tolist()
+    pp, size, _ = bounds.fits.shape
+    ways = [0] * (size - 1) + [1]
+    for stage in reversed(range(pp)):
+        fits = bounds.fits[stage]
+        starts = fits.argmax(axis=1)
+        stops = (starts + fits.sum(axis=1)).tolist()
         sums = list(itertools.accumulate(ways, initial=0))
-        own = [sums[end] - sums[start] for start, end in zip(starts.tolist(), ends, strict=True)]
-        ways = [*[0] * firsts.start, *own, *[0] * (num_units + 1 - firsts.stop)]
+        ways = [sums[b] - sums[a] for a, b in zip(starts.tolist(), stops, strict=True)]
     return ways[0]
 
 
@@ -148,8 +145,8 @@ def least_memory_cut(choices: Choices, unit_bytes: UnitBytes) -> tuple[float, Cu
     needed = stage_memory_bytes(choices, unit_bytes)
     to_go = _least_maximum(needed)
     cut: list[int] = []
-    first = 0
+    taken = 0
     for stage in range(choices.pp - 1):
-        first = int(np.maximum(needed[stage, first], to_go[stage + 1]).argmin())
-        cut.append(first)
+        taken = int(np.maximum(needed[stage, taken], to_go[stage + 1]).argmin())
+        cut.append(stage + 1 + taken)
     return float(to_go[0, 0]), tuple(cut)
