@@ -100,9 +100,14 @@ class HardwareProfile(Spec):
 
     @model_validator(mode="after")
     def _shared_curves_have_their_base(self) -> HardwareProfile:
-        alone = {(curve.op, curve.dtype) for curve in self.curves if curve.concurrency == 1}
-        for curve in self.curves:
-            if curve.op.startswith("shared/") and (curve.op, curve.dtype) not in alone:
+        shared = [
+            curve
+            for curve in self.curves
+            if curve.op.startswith("shared/") and curve.group_shape == (1, 1)
+        ]
+        alone = {(curve.op, curve.dtype) for curve in shared if curve.concurrency == 1}
+        for curve in shared:
+            if (curve.op, curve.dtype) not in alone:
                 raise ValueError(
                     f"{curve.op} in {curve.dtype} has a curve for {curve.concurrency} busy ranks,"
                     " but none for one alone"
