@@ -95,6 +95,9 @@ class Pricer(Protocol):
     def unit_bytes(self, choices: Choices) -> UnitBytes:
         """Lower bounds on the memory of every unit."""
 
+    def state_bytes(self, choices: Choices) -> Floats:
+        """The ``state`` of `unit_bytes`, which is known before the rest."""
+
     def predict(self, layout: Layout) -> Prediction:
         """The simulated step."""
 
@@ -118,6 +121,11 @@ def quick_step_bound_s(choices: Choices, seconds: UnitSeconds) -> float:
     reduction = float(seconds.reduction_s[0]) + seconds.tied_sum_s
     optimizer = max(float(seconds.optimizer_s.sum()) / pp, float(seconds.optimizer_s.max()))
     return (seconds.fixed_s + pipeline + reduction + optimizer) * (1 - SLACK)
+
+
+def state_bound_bytes(choices: Choices, state: Floats) -> float:
+    """The least state that the fullest stage holds, over all cuts."""
+    return max(float(state.sum()) / choices.pp, float(state.max())) * (1 - SLACK)
 
 
 def quick_memory_bound_bytes(choices: Choices, unit_bytes: UnitBytes) -> float:

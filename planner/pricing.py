@@ -79,10 +79,12 @@ class StepPricer:
             self._brief.model, training, ComputeModel(problem.profile, software), software
         )
         self._parameters = {p.name: p.value for p in problem.profile.parameters}
+        self._margin = 1 + self._parameters.get("memory.fragmentation_fraction", 0.0)
         self._grids: dict[tuple[int, ...], _Grid] = {}
         self._units: dict[tuple[object, ...], tuple[Unit, ...]] = {}
         self._seconds: dict[tuple[int, ...], UnitSeconds] = {}
         self._bytes: dict[tuple[int, ...], UnitBytes] = {}
+        self._state: dict[tuple[int, ...], Floats] = {}
 
     @property
     def capacity_bytes(self) -> int:
@@ -135,17 +137,26 @@ class StepPricer:
 
     def _unit_bytes(self, choices: Choices) -> UnitBytes:
         grid, units = self._grid(choices), self._model_units(choices)
-        margin = 1 + self._parameters.get("memory.fragmentation_fraction", 0.0)
-        held = [list(self._part_bytes(grid.layout, unit)) for unit in units]
-        per_unit = [
-            (sum(s for s, _, _ in parts), sum(s for _, s, _ in parts), max(p for _, _, p in parts))
-            for parts in held
-        ]
-        state, saved, peak = (
-            margin * self._spread(values) for values in zip(*per_unit, strict=True)
+        parts = [list(self._part_bytes(grid.layout, unit)) for unit in units]
+        return UnitBytes(
+            state=self.state_bytes(choices),
+            saved=self._margin * self._spread(sum(saved for saved, _ in unit) for unit in parts),
+            peak=self._margin * self._spread(max(peak for _, peak in unit) for unit in parts),
+            hidden=self._margin * self._hidden_bytes(choices),
+            fixed=grid.fixed_bytes,
         )
-        hidden = margin * self._hidden_bytes(choices)
-        return UnitBytes(state, saved, peak, hidden, grid.fixed_bytes)
+
+    def state_bytes(self, choices: Choices) -> Floats:
+        """The state of every unit: neither micro-batches nor what is recomputed change it."""
+        key = (choices.tp, choices.pp > 1, choices.dp, choices.zero)
+        found = self._state.get(key)
+        if found is None:
+            plain = replace(choices, micro_batch=1, sequence_parallel=False, recompute="none")
+            units, layout = self._model_units(plain), self._grid(choices).layout
+            found = self._state[key] = self._margin * self._spread(
+                sum(self._state_bytes(layout, ranks[0]) for ranks in unit) for unit in units
+            )
+        return found
 
     # Layouts to ask the cost model about
 
@@ -245,15 +256,18 @@ class StepPricer:
 
     # Bytes
 
-    def _part_bytes(self, layout: Layout, unit: Unit) -> Iterator[tuple[int, int, int]]:
-        """(state, saved, peak) of each part."""
+    def _state_bytes(self, layout: Layout, books: UnitBooks) -> int:
+        shards = self._pricer.shards(layout, books)
+        return shards.weight_bytes + shards.gradient_bytes + shards.optimizer_bytes
+
+    def _part_bytes(self, layout: Layout, unit: Unit) -> Iterator[tuple[int, int]]:
+        """(saved, peak) of each part."""
         for ranks in unit:
             books = ranks[0]
             shards = self._pricer.shards(layout, books)
-            state = shards.weight_bytes + shards.gradient_bytes + shards.optimizer_bytes
             backward = books.saved_bytes + books.backward_peak_bytes() + shards.arriving_bytes
             own_peak = max(books.forward_peak_bytes, backward) if books.blocks else 0
-            yield state, books.saved_bytes, own_peak + shards.gathered_bytes
+            yield books.saved_bytes, own_peak + shards.gathered_bytes
 
     def _hidden_bytes(self, choices: Choices) -> int:
         """Of one micro-batch: what the embedding hands on."""

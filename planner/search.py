@@ -21,6 +21,7 @@ from shardwright.planner.bounds import (
     UnitSeconds,
     quick_memory_bound_bytes,
     quick_step_bound_s,
+    state_bound_bytes,
 )
 from shardwright.planner.choices import Choices
 from shardwright.planner.partition import Cut, CutsInOrder, count_cuts
@@ -167,8 +168,12 @@ class _Search:
         if dominator(choices) in self.valid:
             self.excluded_by_dominance += num_cuts
             return
+        capacity_bytes = self.pricer.capacity_bytes
+        if state_bound_bytes(choices, self.pricer.state_bytes(choices)) > capacity_bytes:
+            self.excluded_by_memory += num_cuts
+            return
         unit_bytes = self.pricer.unit_bytes(choices)
-        if quick_memory_bound_bytes(choices, unit_bytes) > self.pricer.capacity_bytes:
+        if quick_memory_bound_bytes(choices, unit_bytes) > capacity_bytes:
             self.excluded_by_memory += num_cuts
             return
         seconds = self.pricer.unit_seconds(choices)

@@ -5,11 +5,18 @@ Every suggestion was planned before it is made: a user who follows it gets a pla
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from shardwright.hardware_profiles.catalogue import list_nodes, node
-from shardwright.planner.bounds import Pricer, cut_memory_bytes, quick_memory_bound_bytes
+from shardwright.planner.bounds import (
+    Pricer,
+    UnitBytes,
+    cut_memory_bytes,
+    quick_memory_bound_bytes,
+    state_bound_bytes,
+)
 from shardwright.planner.choices import Choices, layout_in_words, normalise_choices
 from shardwright.planner.partition import least_memory_cut
 from shardwright.planner.problem import Constraints, Problem
@@ -129,13 +136,19 @@ def _suggestion(change: _Change, fitting: Candidate) -> Suggestion:
 
 def _least_memory(problem: Problem, space: Space, pricer: Pricer) -> tuple[float, Layout]:
     """The layout whose bound on memory is least, the plainer where several are; and the bound."""
-    held = [(choices, pricer.unit_bytes(choices)) for choices in _leanest(space.valid)]
-    quick = [(quick_memory_bound_bytes(*pair), *pair) for pair in held]
-    quick.sort(key=lambda entry: (entry[0], entry[1].key))
+    open_bounds: list[tuple[float, tuple[int, ...], Choices, UnitBytes | None]] = [
+        (state_bound_bytes(choices, pricer.state_bytes(choices)), choices.key, choices, None)
+        for choices in _leanest(space.valid)
+    ]
+    heapq.heapify(open_bounds)
     best: tuple[float, Choices, tuple[int, ...]] | None = None
-    for bound_bytes, choices, unit_bytes in quick:
-        if best is not None and bound_bytes >= best[0]:
-            break
+    while open_bounds and (best is None or open_bounds[0][0] < best[0]):
+        _, key, choices, unit_bytes = heapq.heappop(open_bounds)
+        if unit_bytes is None:
+            unit_bytes = pricer.unit_bytes(choices)
+            bound_bytes = quick_memory_bound_bytes(choices, unit_bytes)
+            heapq.heappush(open_bounds, (bound_bytes, key, choices, unit_bytes))
+            continue
         fixed = space.fixed_boundaries
         if fixed is not None:
             cut = tuple(layer + 1 for layer in fixed)

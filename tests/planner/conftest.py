@@ -11,7 +11,7 @@ import pytest
 from shardwright.cost_models.pipeline.makespan import PipelineCosts, simulate
 from shardwright.cost_models.pipeline.program import program_of
 from shardwright.hardware_profiles.profile import HardwareProfile, ProfileProvenance
-from shardwright.planner.bounds import UnitBytes, UnitSeconds
+from shardwright.planner.bounds import Floats, UnitBytes, UnitSeconds
 from shardwright.planner.choices import Choices
 from shardwright.planner.problem import Problem
 from shardwright.specs import (
@@ -128,6 +128,9 @@ class InventedCosts:
             state=np.floor(state), saved=np.floor(saved), peak=np.floor(saved * 1.5),
             hidden=2e5 * choices.micro_batch, fixed=1e6,
         )  # fmt: skip
+
+    def state_bytes(self, choices: Choices) -> Floats:
+        return self.unit_bytes(choices).state
 
     def _draw(self, choices: Choices, what: str) -> np.random.Generator:
         return np.random.default_rng(

@@ -16,6 +16,7 @@ from shardwright.planner.bounds import (
     cut_memory_bytes,
     quick_memory_bound_bytes,
     quick_step_bound_s,
+    state_bound_bytes,
 )
 from shardwright.planner.choices import Choices
 from shardwright.planner.partition import Cut
@@ -68,9 +69,9 @@ def test_bounds_never_exceed_the_simulation(example: Example) -> None:
     assert max(quick_s, cut_s) <= prediction.step_time_s
     peak = max(prediction.peak_memory_bytes)
     # Invented bytes are whole numbers, which the prediction adds up exactly.
-    assert (
-        quick_memory_bound_bytes(choices, held) <= cut_memory_bytes(choices, held, cut) <= peak + 1
-    )
+    quick_bytes = quick_memory_bound_bytes(choices, held)
+    assert quick_bytes <= cut_memory_bytes(choices, held, cut) <= peak + 1
+    assert state_bound_bytes(choices, held.state) <= quick_bytes
 
 
 @settings(max_examples=200, deadline=None)
