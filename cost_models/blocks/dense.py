@@ -42,6 +42,7 @@ from shardwright.specs.model import (
     AttentionBlock,
     EmbeddingBlock,
     HeadBlock,
+    LayerBlock,
     MlpBlock,
     ModelSpec,
     NormBlock,
@@ -55,7 +56,7 @@ def check_supported(model: ModelSpec, layout: Layout) -> None:
     problems = []
     if len(model.towers) > 1 or any(edge.kind != "tied_weight" for edge in model.edges):
         problems.append("several towers")
-    for layer in model.decoder.layers():
+    for layer in (block for block in model.decoder.blocks if isinstance(block, LayerBlock)):
         kinds = [branch.body.kind for branch in layer.branches]
         if len(set(kinds)) < len(kinds):
             problems.append(f"a layer with branches {kinds}")
