@@ -6,7 +6,7 @@ import pytest
 from pydantic import PositiveInt, ValidationError, model_validator
 
 from shardwright.specs import InputError, Spec
-from shardwright.specs._base import describe_misfits
+from shardwright.specs._base import describe_misfits, parse_json
 
 
 class Pair(Spec):
@@ -64,3 +64,21 @@ def test_every_misfit_is_listed_up_to_a_few() -> None:
     text = describe_misfits(caught.value)
     assert text.count(";") == 5
     assert text.endswith("and 6 more")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "the key 'c' is given 2 times in one object"),
+        (r'{"a": "\ud800"}', "half of a surrogate pair"),
+        ('{"a": ' + "9" * 5000 + "}", "digits"),
+    ],
+)
+def test_json_that_python_would_take_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=f"x.json is not valid JSON: .*{message}"):
+        parse_json(text, source="x.json")
+
+
+def test_equal_keys_of_different_objects_and_whole_pairs_are_fine() -> None:
+    text = r'{"a": {"b": 1}, "c": {"b": "\ud83d\ude00"}}'
+    assert parse_json(text, source="x.json") == {"a": {"b": 1}, "c": {"b": "\U0001f600"}}

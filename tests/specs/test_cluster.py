@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
-from shardwright.specs import ClusterSpec
+from shardwright.specs import AcceleratorSpec, ClusterSpec
 from tests.specs.small import cluster, group, tier
 
 
@@ -46,3 +47,19 @@ def test_in_words() -> None:
     assert cluster().in_words() == "2 nodes x 4 = 8 x TOY-1GB (858.3 MiB usable)"
     alone = ClusterSpec(name="one", groups=(group(1, 4),))
     assert alone.in_words().startswith("1 node x 4 = 4 x")
+
+
+def test_groups_need_links_between_them() -> None:
+    with pytest.raises(ValidationError, match="2 groups need between_groups"):
+        ClusterSpec(name="islands", groups=(group(), group()))
+
+
+def test_there_are_no_more_devices_than_exist() -> None:
+    with pytest.raises(ValidationError, match="2097152 devices are more than 1048576"):
+        ClusterSpec(name="huge", groups=(group(num_nodes=2**19),))
+
+
+def test_usable_memory_is_part_of_memory() -> None:
+    device = group().accelerator.model_dump() | {"memory_bytes": 10}
+    with pytest.raises(ValidationError, match=r"usable_memory_bytes \(900000000\) exceeds"):
+        AcceleratorSpec.model_validate(device)

@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from shardwright.specs import InputError, Layout, Recompute, ScheduleName
+from shardwright.specs import (
+    ClusterSpec,
+    InputError,
+    Layout,
+    Recompute,
+    ScheduleName,
+    Stage,
+    TrainingSpec,
+)
 from shardwright.specs.layout import place_stages
-from tests.specs.small import cluster, model, training
+from tests.specs.small import cluster, group, model, training
 
 
 def layout(**choices: Any) -> Layout:
@@ -114,3 +123,32 @@ def test_stages_sit_where_their_schedule_wants_them(
     stages = place_stages([0, 1, 2, 3], 4, 2, schedule)
     assert [stage.rank for stage in stages] == ranks
     assert [stage.chunk for stage in stages] == [0, 0, 1, 1]
+
+
+def test_stages_sit_where_their_schedule_puts_them() -> None:
+    good = layout(tp=2, pp=2, dp=2)
+    first, last = good.stages
+    swapped = (first.model_copy(update={"rank": 1}), last.model_copy(update={"rank": 0}))
+    assert rules(good.model_copy(update={"stages": swapped})) == ["stage_placement"] * 2
+    custom = {"stages": swapped, "schedule": ScheduleName.CUSTOM}
+    assert rules(good.model_copy(update=custom)) == []
+    headless = (first.model_copy(update={"holds": ("embedding", "head")}), last)
+    assert rules(good.model_copy(update={"stages": headless})) == ["stage_blocks"]
+
+
+def test_a_stage_ends_after_it_starts() -> None:
+    with pytest.raises(ValidationError, match="layers 3-2 end before they start"):
+        Stage(stage=0, rank=0, chunk=0, layers=(3, 2))
+
+
+def test_no_layout_has_more_ranks_than_there_are_devices() -> None:
+    with pytest.raises(ValidationError, match="= 2097152 is more than 1048576 devices"):
+        layout(tp=2**10, dp=2**11)
+
+
+def test_a_schedule_is_no_longer_than_can_be_written_out() -> None:
+    long = TrainingSpec(global_batch=2**16, seq_len=32)
+    for pp, broken in ((1, []), (2, ["schedule_length"])):
+        candidate = Layout.of(model(), long, pp=pp)
+        found = candidate.violations(model(), ClusterSpec(name="x", groups=(group(1, pp),)), long)
+        assert [violation.rule for violation in found] == broken

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from shardwright.specs import AttentionBlock, MlpBlock, NormBlock
+from shardwright.specs import AttentionBlock, MlpBlock, ModelSpec, NormBlock, RotaryPositions
 from tests.specs.small import model
 
 
-def attention(**changes: int | bool) -> AttentionBlock:
+def attention(**changes: object) -> AttentionBlock:
     fields = {
         "hidden_size": 16, "num_heads": 4, "num_kv_heads": 2, "head_dim": 8,
         "qkv_bias": False, "output_bias": False, "rotary": None,
@@ -47,3 +47,36 @@ def test_a_model_is_the_sum_of_its_blocks() -> None:
         False,
         False,
     )
+
+
+def test_rotary_positions_need_an_even_head() -> None:
+    with pytest.raises(ValidationError, match="even head_dim, not 7"):
+        attention(head_dim=7, rotary=RotaryPositions(base=1e4))
+
+
+def test_rotary_scaling_needs_frequencies_in_order() -> None:
+    with pytest.raises(ValidationError, match=r"low_freq_factor \(4\) is not below"):
+        RotaryPositions(base=1e4, low_freq_factor=4.0, high_freq_factor=4.0)
+
+
+@pytest.mark.parametrize(
+    ("block", "changes", "message"),
+    [
+        pytest.param(0, {"hidden_size": 8}, r"hidden sizes \[8, 16\], not one", id="widths"),
+        pytest.param(0, {"vocab_size": 95}, "95 in the embedding, but 96 in the head", id="vocab"),
+        pytest.param(0, {"max_positions": 63}, r"exceeds the 63 learned", id="positions"),
+        pytest.param(1, {"repeat": 4097}, "less than or equal to 4096", id="layers"),
+        pytest.param(2, None, "0 norm blocks, not one", id="no-norm"),
+        pytest.param(1, None, "no layer", id="no-layer"),
+    ],
+)
+def test_a_decoder_is_whole(block: int, changes: dict[str, int] | None, message: str) -> None:
+    value = model().model_dump()
+    blocks = list(value["towers"][0]["blocks"])
+    if changes is None:
+        del blocks[block]
+    else:
+        blocks[block] |= changes
+    value["towers"] = [{**value["towers"][0], "blocks": blocks}]
+    with pytest.raises(ValidationError, match=message):
+        ModelSpec.model_validate(value)
