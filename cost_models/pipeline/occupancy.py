@@ -42,7 +42,7 @@ class Moment:
         )
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _cached_moments(
     name: ScheduleName | None, pp: int, vpp: int, num_micro_batches: int
 ) -> tuple[tuple[Moment, ...], ...]:

@@ -106,7 +106,7 @@ def compile_schedule(schedule: Schedule, *, sends_block: bool = False) -> Progra
     return Program(items, transfers, works, sends, tuple(links), tuple(_steps(items)))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def cached_program(
     name: ScheduleName | None, pp: int, vpp: int, num_micro_batches: int, sends_block: bool = False
 ) -> Program:

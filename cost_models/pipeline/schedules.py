@@ -40,7 +40,7 @@ def sequential_actions(num_micro_batches: int) -> tuple[Action, ...]:
     return tuple(Action(0, kind, m) for m in range(num_micro_batches) for kind in (_F, _B))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def sequential_schedule(num_micro_batches: int) -> Schedule:
     """`sequential_actions` as the schedule of the one pipeline rank."""
     return Schedule(
@@ -60,7 +60,7 @@ def schedule_of(layout: Layout) -> Schedule:
     )
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def build_schedule(
     name: ScheduleName | str, *, pp: int, vpp: int = 1, num_micro_batches: int
 ) -> Schedule:

@@ -41,7 +41,7 @@ class ScheduleName(StrEnum):
     CUSTOM = "custom"
 
 
-MOST_FORWARDS = 2**16
+MOST_FORWARDS = 2**15
 """Of one step over all pipeline stages; schedules are stored and simulated action by action."""
 
 V_SHAPED = frozenset({ScheduleName.ZB_V, ScheduleName.DUALPIPE_V})
@@ -384,7 +384,7 @@ class Layout(Spec):
 
 def is_too_long(num_stages: int, num_microbatches: int) -> bool:
     """Whether a step has more forward passes than a schedule is written out for."""
-    return num_stages > 1 and num_stages * num_microbatches > MOST_FORWARDS
+    return num_stages * num_microbatches > MOST_FORWARDS
 
 
 def place_stages(

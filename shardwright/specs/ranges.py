@@ -13,7 +13,7 @@ from pydantic import Field
 
 MOST_DEVICES: Final = 2**20
 MOST_LAYERS: Final = 4096
-MOST_SEQUENCES: Final = 2**24
+MOST_SEQUENCES: Final = 2**20
 MOST_ELEMENTS: Final = 2**31
 MOST_TOKENS: Final = 10**18
 

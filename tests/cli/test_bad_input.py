@@ -198,7 +198,7 @@ BAD: dict[str, tuple[Command, int, str]] = {
     "gpus-huge": (lambda d: find("--gpus", str(10**12)), 2, "1048576"),
     # Training and layouts
     "batch-not-whole": (lambda d: find("--global-batch", "1.5"), 2, "1.5"),
-    "batch-huge": (lambda d: find("--global-batch", "1e15"), 2, "16,777,216"),
+    "batch-huge": (lambda d: find("--global-batch", "1e15"), 2, "1,048,576"),
     "sequence-huge": (lambda d: find("--seq-len", "1e300"), 2, "2,147,483,648"),
     "sequence-nan": (lambda d: find("--seq-len", "nan"), 2, "nan"),
     "sequence-too-long-for-model": (lambda d: find("--seq-len", "1M"), 3, "1024 positions"),
@@ -207,7 +207,7 @@ BAD: dict[str, tuple[Command, int, str]] = {
     "objective-unknown": (lambda d: find("--objective", "fun"), 2, "step-time"),
     "top-zero": (lambda d: find("--top", "0"), 2, "--top"),
     "space-endless": (
-        lambda d: find("--gpus", "720720", "--global-batch", "14414400"), 2, "fewer divisors"),
+        lambda d: find("--gpus", "720720", "--global-batch", "720720"), 2, "fewer divisors"),
     "degree-zero": (lambda d: cost(layout="tp=0"), 2, "tp = 0"),
     "degree-broken": (lambda d: cost(layout="tp=3.5"), 2, "tp = 3.5"),
     "degree-in-words": (lambda d: cost(layout="tp=two"), 2, "tp = two"),
@@ -219,7 +219,7 @@ BAD: dict[str, tuple[Command, int, str]] = {
     "layout-without-values": (lambda d: cost(layout="tp"), 2, "name=value"),
     "layout-stages-torn": (lambda d: cost(layout="pp=2,stages=0-2/3-12"), 2, "does not cover"),
     "layout-schedule-endless": (
-        lambda d: cost("gpt2", "dgx-h100", "pp=8", "--global-batch", "8388608"), 3, "65,536"),
+        lambda d: cost("gpt2", "dgx-h100", "pp=8", "--global-batch", "524288"), 3, "32,768"),
     "zero-unknown": (lambda d: cost(layout="zero=4"), 2, "0, 1, 3"),
     "fix-unknown": (lambda d: find("--fix", "tq=2"), 2, "tp"),
     "fix-impossible": (lambda d: find("--fix", "tp=7"), 2, "1, 2, 4, 8"),

@@ -20,7 +20,7 @@ from shardwright.specs import ranges
         pytest.param(ranges.LayerNumber, 0, 4096, id="layer"),
         pytest.param(ranges.HeadCount, 1, 100_000, id="heads"),
         pytest.param(ranges.Extent, 1, 2**31, id="extent"),
-        pytest.param(ranges.SequenceCount, 1, 2**24, id="sequences"),
+        pytest.param(ranges.SequenceCount, 1, 2**20, id="sequences"),
         pytest.param(ranges.Bytes, 1, 2**60, id="bytes"),
         pytest.param(ranges.Seed, 0, 2**63 - 1, id="seed"),
     ],
