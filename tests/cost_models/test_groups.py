@@ -9,7 +9,7 @@ import pytest
 from shardwright.cost_models.blocks.operations import Collective
 from shardwright.cost_models.communication import CommunicationModel
 from shardwright.cost_models.groups import GroupName, GroupPrices
-from shardwright.specs import WorldSize
+from shardwright.specs import ClusterSpec, WorldSize
 from tests.cost_models.profiles import cluster, profile
 
 SUM = Collective("sum", "all_reduce", "tp", 1 << 20, "bf16")
@@ -67,14 +67,31 @@ def test_the_group_that_straddles_nodes_sets_the_price() -> None:
 
 @pytest.mark.parametrize("name", ["tp", "dp", "shard", "replica", "next"])
 def test_one_group_of_each_kind_is_enough(name: GroupName) -> None:
-    """The paths that are priced are those of all groups."""
+    """The paths that are priced are those of all groups, on each pipeline rank."""
     for tp, dp, per_node in itertools.product((1, 2, 3), (2, 4), (3, 4, 8)):
-        world = WorldSize(tp=tp, dp=dp, pp=2)
+        world = WorldSize(tp=tp, dp=dp, pp=5)
         devices = cluster(num_nodes=-(-world.world // per_node) + 1, ranks_per_node=per_node)
-        communication = CommunicationModel(profile(devices))
-        found = GroupPrices(communication, devices, world, 2)
-        every = {communication.path(tuple(ranks)) for ranks in found.groups(name, 0)}
-        assert set(found.paths(name, 0)) == every
+        assert_all_paths_are_priced(devices, world, name)
+
+
+@pytest.mark.parametrize("name", ["tp", "dp", "shard", "next"])
+def test_pipeline_ranks_on_other_nodes_have_paths_of_their_own(name: GroupName) -> None:
+    """Six ranks on nodes of three with a slow link, then eight on one node with a fast one."""
+    slow, fast = cluster(num_nodes=2, ranks_per_node=3), cluster(num_nodes=1)
+    (group,) = fast.groups
+    intra = group.intra_node.model_copy(update={"bandwidth_bytes_per_s": 5e12})
+    groups = (*slow.groups, group.model_copy(update={"name": "fast", "intra_node": intra}))
+    mixed = slow.model_copy(update={"groups": groups, "between_groups": slow.groups[0].inter_node})
+    for tp, dp in ((1, 2), (2, 1)):
+        assert_all_paths_are_priced(mixed, WorldSize(tp=tp, dp=dp, pp=7), name)
+
+
+def assert_all_paths_are_priced(devices: ClusterSpec, world: WorldSize, name: GroupName) -> None:
+    communication = CommunicationModel(profile(devices))
+    found = GroupPrices(communication, devices, world, 2 if world.dp > 1 else 1)
+    for pp_rank in range(world.pp - (name == "next")):
+        every = {communication.path(tuple(ranks)) for ranks in found.groups(name, pp_rank)}
+        assert set(found.paths(name, pp_rank)) == every, (world, pp_rank)
 
 
 def test_fewer_busy_ranks_mean_fewer_groups_at_once() -> None:

@@ -55,6 +55,19 @@ def gpt_like(num_layers: int = 3) -> ModelSpec:
     return ModelSpec(name="gpt", family="custom", towers=(tower,), max_seq_len=64, source="test")
 
 
+def two_kinds_of_layers() -> ModelSpec:
+    """A wide layer, a narrow one, and two wide ones."""
+    model = tiny_model(1)
+    embedding, wide, norm, head = model.decoder.blocks
+    assert isinstance(wide, LayerBlock)
+    attention, mlp = wide.branches
+    narrow_mlp = mlp.model_copy(update={"body": mlp.body.model_copy(update={"ffn_size": 32})})
+    narrow = wide.model_copy(update={"branches": (attention, narrow_mlp)})
+    blocks = (embedding, wide, narrow, wide.model_copy(update={"repeat": 2}), norm, head)
+    decoder = model.decoder.model_copy(update={"blocks": blocks})
+    return model.model_copy(update={"towers": (decoder,)})
+
+
 def cores(num_ranks: int, num_cores: float, memory_bytes: int = 2**33) -> HardwareProfile:
     """A machine whose ranks share cores: curves with 1, 2 and 4 busy ranks on a formula's base."""
     catalogue = resolve_cluster("dgx-h100", gpus=num_ranks)
@@ -104,6 +117,9 @@ PROBLEMS = {
     ),
     "gpt on 6 GPUs": lambda: Problem(
         gpt_like(), training(6, "bf16"), resolve_cluster("dgx-h100", gpus=6)
+    ),
+    "two kinds of layers on 4 GPUs": lambda: Problem(
+        two_kinds_of_layers(), training(8, "bf16"), resolve_cluster("dgx-h100", gpus=4)
     ),
     "llama on 4 ranks of 2 cores": lambda: Problem(tiny_model(3), training(8), cores(4, 2)),
     "gpt on 3 ranks of 2 cores": lambda: Problem(gpt_like(), training(6), cores(3, 2)),
@@ -184,3 +200,15 @@ def test_more_boundaries_than_any_machine_can_try() -> None:
     assert result.certificate.considered > 10**15
     assert result.certificate.optimal
     assert result.certificate.simulated < 100
+
+
+def test_units_stand_in_model_order() -> None:
+    """Embedding, wide, narrow, wide, wide, head: equal layers cost the same, others do not."""
+    problem = PROBLEMS["two kinds of layers on 4 GPUs"]()
+    pricer = StepPricer(problem)
+    for choices in Space(problem, Constraints(fixed={"tp": 2})).valid[::7]:
+        seconds, held = pricer.unit_seconds(choices), pricer.unit_bytes(choices)
+        for values in (seconds.forward_s, seconds.backward_s, held.state, held.saved):
+            assert len(values) == problem.num_units
+            if choices.recompute == "none" or values is not held.saved:
+                assert values[1] == values[3] == values[4] > values[2]
