@@ -40,7 +40,6 @@ from shardwright.specs.sources import resolve_model
 
 MODEL = Path(__file__).parents[1] / "examples" / "demo" / "config.json"
 TRAINING = TrainingSpec.model_validate({"global_batch": 16, "seq_len": 256, "precision": "fp32"})
-TIMED_STEPS = 2
 TIMEOUT = timedelta(minutes=5)
 NUM_RESAMPLES = 2000
 
@@ -86,7 +85,7 @@ def name_of(layout: Layout) -> str:
     return "-".join(parts)
 
 
-def measure(layouts: list[Layout], num_ranks: int, rounds: int) -> list[Measured]:
+def measure(layouts: list[Layout], num_ranks: int, rounds: int, steps: int) -> list[Measured]:
     """Every layout on ``num_ranks`` real ranks of this machine."""
     os.environ.update(rank_environment("cpu"))
     context = multiprocessing.get_context("spawn")
@@ -95,7 +94,7 @@ def measure(layouts: list[Layout], num_ranks: int, rounds: int) -> list[Measured
         ranks = [
             context.Process(
                 target=_rank_main,
-                args=(rank, num_ranks, str(Path(folder) / "store"), layouts, rounds, queue),
+                args=(rank, num_ranks, str(Path(folder) / "store"), layouts, rounds, steps, queue),
                 daemon=True,
             )
             for rank in range(num_ranks)
@@ -120,6 +119,7 @@ def _rank_main(
     store: str,
     layouts: list[Layout],
     rounds: int,
+    steps: int,
     queue: multiprocessing.Queue[list[Measured]],
 ) -> None:
     pin_to_core(rank, num_ranks)
@@ -136,7 +136,7 @@ def _rank_main(
         order = list(range(len(jobs)))
         random.Random(round_index).shuffle(order)
         for index in order:
-            times[index] += jobs[index].timed_steps()
+            times[index] += jobs[index].timed_steps(steps)
     sizes: list[Any] = [None] * num_ranks
     dist.all_gather_object(sizes, [(job.live_bytes, job.resident_growth_bytes) for job in jobs])
     if rank == 0:
@@ -179,14 +179,14 @@ class _Job:
         self.resident_growth_bytes = _resident_bytes() - resident_before
         gc.collect()
 
-    def timed_steps(self) -> list[float]:
+    def timed_steps(self, count: int) -> list[float]:
         """A warm-up, then the seconds of each timed step, the slowest rank's."""
         import torch
         import torch.distributed as dist
 
         self._step.run(self._micro_batches, 1e-4)
         times = []
-        for _ in range(TIMED_STEPS):
+        for _ in range(count):
             dist.barrier()
             start = time.perf_counter()
             self._step.run(self._micro_batches, 1e-4)
@@ -247,6 +247,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--layouts", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=2, help="timed steps in each round")
     parser.add_argument("--profile", type=Path)
     parser.add_argument("-o", "--out", type=Path)
     options = parser.parse_args()
@@ -258,7 +259,7 @@ def main() -> None:
     layouts += [pick] if pick not in layouts else []
     price = StepModel(problem.model, TRAINING, hardware, problem.software)
     predictions = [price.predict(layout) for layout in layouts]
-    measured = measure(layouts, options.ranks, options.rounds)
+    measured = measure(layouts, options.ranks, options.rounds, options.steps)
     lines = report(layouts, pick, predictions, measured, hardware)
     sys.stdout.write("\n".join(lines) + "\n")
     if options.out:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import json
 import platform
 import shlex
 import sys
 from collections.abc import Callable
+from importlib import resources
 
 from shardwright.hardware_profiles.device import current_device_type
 from shardwright.hardware_profiles.discover import local_cluster
@@ -58,9 +60,21 @@ def profile(
         provenance=_provenance(),
         devices=with_measured_rates(cluster, findings.curves, findings.parameters),
         curves=tuple(findings.curves),
-        parameters=tuple(findings.parameters),
+        parameters=(*findings.parameters, *accuracy(cluster)),
         num_ranks=num_ranks,
     )
+
+
+def accuracy(cluster: ClusterSpec) -> tuple[Parameter, ...]:
+    """How far predictions from such profiles were from measured steps: band and tie ratio.
+
+    From ``accuracy.json``, which tells machines whose ranks share cores from those where each rank
+    has a core or device of its own.
+    """
+    text = resources.files(__package__).joinpath("accuracy.json").read_text(encoding="utf-8")
+    kind = "shared_cores" if _share_of_a_core(cluster) < 1 else "own_cores"
+    entries = json.loads(text)[kind]
+    return tuple(Parameter.from_value(entry, source="accuracy.json") for entry in entries)
 
 
 class Findings:

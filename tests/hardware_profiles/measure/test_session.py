@@ -7,9 +7,9 @@ import pytest
 from shardwright.cost_models.blocks.operations import Collective, Elementwise, Matmul
 from shardwright.cost_models.communication import CommunicationModel
 from shardwright.cost_models.compute import ComputeModel
-from shardwright.hardware_profiles.discover import Host, cpu_cluster
+from shardwright.hardware_profiles.discover import Host, cpu_cluster, read_host
 from shardwright.hardware_profiles.measure import MeasurePlan, profile
-from shardwright.hardware_profiles.measure.session import with_measured_rates
+from shardwright.hardware_profiles.measure.session import accuracy, with_measured_rates
 from shardwright.hardware_profiles.profile import Curve, HardwareProfile, Parameter, Point
 from shardwright.specs import InputError, SoftwareSpec
 
@@ -108,3 +108,11 @@ def curve(
     return Curve.model_validate(
         {"op": op, "quantity": quantity, "dtype": "fp32", "group_shape": shape, "points": points}
     )
+
+
+@pytest.mark.parametrize("num_ranks", [1, 64])
+def test_a_profile_states_how_far_its_predictions_were_off(num_ranks: int) -> None:
+    stated = {p.name: p.value for p in accuracy(cpu_cluster(read_host(), num_ranks))}
+    assert stated.keys() == {"band.low_ratio", "band.high_ratio", "tie.ratio"}
+    assert stated["band.low_ratio"] <= 1 < stated["band.high_ratio"]
+    assert 1 < stated["tie.ratio"] < 1.5
