@@ -9,12 +9,12 @@ from pydantic import (
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
-    PositiveInt,
     model_validator,
 )
 
 from shardwright.specs._base import Spec
 from shardwright.specs.layout import Layout
+from shardwright.specs.ranges import Bytes, HeldBytes
 
 
 class Breakdown(Spec):
@@ -44,16 +44,16 @@ MemoryVerdict = Literal["fits", "edge", "does_not_fit"]
 class MemoryParts(Spec):
     """Bytes of one pipeline rank at its peak moment, by what holds them; sums to the peak."""
 
-    weights: NonNegativeInt
-    gradients: NonNegativeInt
-    optimizer_state: NonNegativeInt
-    activations: NonNegativeInt
+    weights: HeldBytes
+    gradients: HeldBytes
+    optimizer_state: HeldBytes
+    activations: HeldBytes
     """Saved for backward, over all micro-batches in flight."""
-    gathered_weights: NonNegativeInt
+    gathered_weights: HeldBytes
     """ZeRO-3 units that are unsharded at the peak moment."""
-    transient: NonNegativeInt
+    transient: HeldBytes
     """Outputs, gradients and workspaces alive only inside the block at the peak moment."""
-    fixed: NonNegativeInt
+    fixed: HeldBytes
     """Device context, communicators and the stated fragmentation margin."""
 
     @property
@@ -72,8 +72,8 @@ class Prediction(Spec):
     mfu: NonNegativeFloat | None
     """``model_flops_megatron`` over step time and dense peak of the matmul precision."""
     bubble_fraction: float = Field(ge=0, le=1)
-    peak_memory_bytes: tuple[NonNegativeInt, ...] = Field(min_length=1)
-    memory_capacity_bytes: PositiveInt
+    peak_memory_bytes: tuple[HeldBytes, ...] = Field(min_length=1)
+    memory_capacity_bytes: Bytes
     memory_verdict: MemoryVerdict
     breakdown: Breakdown
     memory: tuple[MemoryParts, ...]

@@ -37,6 +37,10 @@ SequenceCount = Annotated[int, Field(gt=0, le=MOST_SEQUENCES)]
 """Sequences, or groups of them, of one step."""
 
 Bytes = Annotated[int, Field(gt=0, le=2**60)]
+"""Of memory that exists."""
+
+HeldBytes = Annotated[int, Field(ge=0, le=10**60)]
+"""Of memory that would be needed."""
 
 Rate = Annotated[float, Field(ge=1, le=1e24)]
 """Bytes or FLOPs per second."""

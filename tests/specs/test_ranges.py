@@ -22,6 +22,7 @@ from shardwright.specs import ranges
         pytest.param(ranges.Extent, 1, 2**31, id="extent"),
         pytest.param(ranges.SequenceCount, 1, 2**20, id="sequences"),
         pytest.param(ranges.Bytes, 1, 2**60, id="bytes"),
+        pytest.param(ranges.HeldBytes, 0, 10**60, id="held-bytes"),
         pytest.param(ranges.Seed, 0, 2**63 - 1, id="seed"),
     ],
 )
