@@ -56,18 +56,20 @@ def test_the_mean_is_that_of_the_ranks_that_are_busy(
 ) -> None:
     """One of two ranks, told that the other needs a whole second for each call."""
 
+    told: list[float] = []
+
     def gather(everyone: torch.Tensor, mine: torch.Tensor) -> None:
+        told.append(mine.item())
         everyone.fill_(1.0)
         everyone[rank] = mine
 
     monkeypatch.setattr(dist, "all_gather_into_tensor", gather)
-    bench = Bench(rank, 2, CPU, tiny_plan())
-    curves = list(sharing_curves(bench, budget_s=0.02))
+    curves = list(sharing_curves(Bench(rank, 2, CPU, tiny_plan()), budget_s=0.02))
     assert [curve.concurrency for curve in curves] == [1, 2] * 3
-    for curve in curves:
-        for point in curve.points:
-            assert point.n == curve.concurrency
-            if curve.concurrency == 2:
-                assert 0.5 < point.median_s < 1.0
-            else:  # the first rank computes, and the second's second counts for nothing
-                assert (point.median_s == 1.0) == (rank == 1)
+    points = [(curve.concurrency, point) for curve in curves for point in curve.points]
+    for (busy, point), own_s in zip(points, told, strict=True):
+        assert (own_s == 0.0) == (rank >= busy)  # one that idles has nothing to tell
+        everyone = [1.0] * 2
+        everyone[rank] = own_s
+        assert point.n == busy
+        assert point.median_s == pytest.approx(sum(everyone[:busy]) / busy)
