@@ -15,6 +15,7 @@ from shardwright.specs import (
     MemoryParts,
     Plan,
     Prediction,
+    ScheduleName,
 )
 from shardwright.specs.units import format_bytes, format_seconds
 
@@ -43,7 +44,9 @@ def candidate_cells(candidate: Candidate) -> list[str]:
     peak = max(prediction.peak_memory_bytes)
     return [
         f"{layout.tp} sp" if layout.sequence_parallel else f"{layout.tp}",
-        *(f"{degree}" for degree in (layout.cp, layout.pp, layout.vpp, layout.dp, layout.zero)),
+        f"{layout.cp}",
+        pipeline_in_words(layout),
+        *(f"{degree}" for degree in (layout.vpp, layout.dp, layout.zero)),
         f"{layout.micro_batch}",
         recompute_in_words(layout),
         step_in_words(prediction),
@@ -61,6 +64,13 @@ def step_in_words(prediction: Prediction) -> str:
     )
     low, high = (end.removesuffix(step[step.index(" ") :]) for end in band)
     return f"{step} ({low} - {high})"
+
+
+def pipeline_in_words(layout: Layout) -> str:
+    """``8``, or ``8 gpipe`` where the schedule is not the usual 1f1b."""
+    if layout.schedule in (None, ScheduleName.ONE_F_ONE_B):
+        return f"{layout.pp}"
+    return f"{layout.pp} {layout.schedule}"
 
 
 def recompute_in_words(layout: Layout) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 MOST_DEVICES: Final = 2**20
-MOST_LAYERS: Final = 4096
+MOST_LAYERS: Final = 512
 MOST_SEQUENCES: Final = 2**20
 MOST_ELEMENTS: Final = 2**31
 MOST_TOKENS: Final = 10**18

@@ -6,7 +6,7 @@ import pytest
 from rich.table import Table
 
 from shardwright.cli import _output, _tables
-from shardwright.specs import Candidate, Recompute
+from shardwright.specs import Candidate, Recompute, ScheduleName
 from tests.cli import samples
 
 
@@ -106,3 +106,11 @@ def test_breakdown_and_memory_tables_show_every_part(capsys: pytest.CaptureFixtu
     assert any("compute" in line and "1.4 s" in line and "70.0%" in line for line in step)
     memory = printed(capsys, _tables.memory_table(prediction))
     assert sum("6.0 GiB" in line for line in memory) == 2
+
+
+def test_a_schedule_is_named_where_it_is_not_1f1b() -> None:
+    layout = samples.plan().layout
+    assert layout.schedule == "1f1b"
+    assert _tables.pipeline_in_words(layout) == f"{layout.pp}"
+    gpipe = layout.model_copy(update={"schedule": ScheduleName.GPIPE})
+    assert _tables.pipeline_in_words(gpipe) == f"{layout.pp} gpipe"

@@ -65,7 +65,7 @@ def test_rotary_scaling_needs_frequencies_in_order() -> None:
         pytest.param(0, {"hidden_size": 8}, r"hidden sizes \[8, 16\], not one", id="widths"),
         pytest.param(0, {"vocab_size": 95}, "95 in the embedding, but 96 in the head", id="vocab"),
         pytest.param(0, {"max_positions": 63}, r"exceeds the 63 learned", id="positions"),
-        pytest.param(1, {"repeat": 4097}, "less than or equal to 4096", id="layers"),
+        pytest.param(1, {"repeat": 513}, "less than or equal to 512", id="layers"),
         pytest.param(2, None, "0 norm blocks, not one", id="no-norm"),
         pytest.param(1, None, "no layer", id="no-layer"),
     ],

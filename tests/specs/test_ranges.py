@@ -16,8 +16,8 @@ from shardwright.specs import ranges
     [
         pytest.param(ranges.Degree, 1, 2**20, id="degree"),
         pytest.param(ranges.Rank, 0, 2**20 - 1, id="rank"),
-        pytest.param(ranges.LayerCount, 1, 4096, id="layers"),
-        pytest.param(ranges.LayerNumber, 0, 4096, id="layer"),
+        pytest.param(ranges.LayerCount, 1, 512, id="layers"),
+        pytest.param(ranges.LayerNumber, 0, 512, id="layer"),
         pytest.param(ranges.HeadCount, 1, 100_000, id="heads"),
         pytest.param(ranges.Extent, 1, 2**31, id="extent"),
         pytest.param(ranges.SequenceCount, 1, 2**20, id="sequences"),
