@@ -108,8 +108,10 @@ def certificate_in_words(certificate: Certificate) -> str:
         (certificate.simulated, "simulated"),
     ]
     parts = ", ".join(f"{large(number)} {word}" for number, word in counts if number)
+    bounds = ("fixed:", "without ")
+    asked = any(part.startswith(bounds) for part in certificate.space.split("; "))
     verdict = (
-        "none better under this model"
+        f"none better under this model{' with what was fixed or forbidden' if asked else ''}"
         if certificate.optimal
         else f"a better one may exist, by {certificate.gap:.2%} at most"
     )

@@ -31,6 +31,9 @@ def plan(
     fix: Annotated[str | None, typer.Option(help="Choices to keep: tp=8,pp=4.")] = None,
     forbid: Annotated[str | None, typer.Option(help="Choices to rule out: cp,zero=3.")] = None,
     top: Annotated[int, typer.Option(min=1, metavar="K", help="Layouts in the table.")] = 5,
+    time_limit: Annotated[
+        float, typer.Option(min=0.1, help="Seconds of search; then the best found, with its gap.")
+    ] = 30.0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")
     ] = None,
@@ -57,6 +60,7 @@ def plan(
             forbid=_inputs.names(forbid),
             top=top,
             assumed=asked.assumed,
+            time_limit_s=time_limit,
             command=shlex.join(["shardwright", *sys.argv[1:]]),
             progress=lambda at: show(f"{at.simulated:,} simulated", at.bound_s / at.best_step_s),
         )

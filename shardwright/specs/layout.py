@@ -262,14 +262,18 @@ class Layout(Spec):
         per_step = self.dp * self.micro_batch * self.num_microbatches
         if per_step == training.global_batch:
             return []
-        per_rank = training.global_batch // self.dp
-        fitting = nearest(divisors(per_rank), self.micro_batch) if per_rank else []
+        batch = training.global_batch
+        if batch % self.dp:
+            fitting = f"dp in {nearest(divisors(batch), self.dp)}"
+        elif batch // self.dp % self.micro_batch:
+            fitting = f"micro_batch in {nearest(divisors(batch // self.dp), self.micro_batch)}"
+        else:
+            fitting = f"num_microbatches = {batch // self.dp // self.micro_batch}"
         return [Violation(
             "batch",
             f"dp x micro_batch x num_microbatches = {self.dp} x {self.micro_batch} x"
-            f" {self.num_microbatches} = {per_step} is not global_batch = {training.global_batch}",
-            f"micro_batch in {fitting}" if fitting and training.global_batch % self.dp == 0 else
-            f"dp in {nearest(divisors(training.global_batch), self.dp)}",
+            f" {self.num_microbatches} = {per_step} is not global_batch = {batch}",
+            fitting,
         )]  # fmt: skip
 
     def _stage_violations(self, model: ModelSpec) -> list[Violation]:
