@@ -241,11 +241,12 @@ def _nodes(
     if len(problem.cluster.groups) > 1 or group.inter_node is None:
         return
     whole = _whole_node(group)
+    yield from _devices_of_one_node(problem, constraints, whole)
+    is_part = group.devices_per_node < whole.devices_per_node
 
     def change(count: int) -> _Change:
-        return _Change(
-            _nodes_in_words(whole, count), _with_nodes(problem, whole, count), constraints
-        )
+        words = _nodes_in_words(whole, count) + (" without --gpus" if is_part else "")
+        return _Change(words, _with_nodes(problem, whole, count), constraints)
 
     too_few = group.num_devices // whole.devices_per_node
     enough = max(1, 2 * too_few)
@@ -259,6 +260,16 @@ def _nodes(
         helps = fitting(change(middle)) is not None
         too_few, enough = (too_few, middle) if helps else (middle, enough)
     yield change(enough)
+
+
+def _devices_of_one_node(
+    problem: Problem, constraints: Constraints, whole: NodeGroup
+) -> Iterator[_Change]:
+    """More devices of the node of which the user asked for a part."""
+    first = problem.cluster.groups[0].devices_per_node + 1
+    for count in range(first, whole.devices_per_node):
+        part = whole.model_copy(update={"devices_per_node": count})
+        yield _Change(f"--gpus {count}", _with_nodes(problem, part, 1), constraints)
 
 
 def _whole_node(group: NodeGroup) -> NodeGroup:

@@ -97,10 +97,16 @@ def test_a_sequence_longer_than_the_model_allows_is_shortened() -> None:
     assert any(text.startswith("--seq-len 64:") for text in texts), texts
 
 
-def test_a_part_of_a_node_grows_to_whole_nodes_first() -> None:
+@pytest.mark.parametrize(
+    ("model", "gpus", "wanted"),
+    [("llama-3-8b", 1, "--gpus 2: "), ("llama-2-70b", 1, "--cluster dgx-h100:3 without --gpus: ")],
+)
+def test_a_part_of_a_node_grows_within_the_node_first(model: str, gpus: int, wanted: str) -> None:
     training = TrainingSpec.model_validate({"global_batch": 64, "seq_len": 4096})
-    problem = Problem(resolve_model("llama-3-8b"), training, resolve_cluster("dgx-h100", gpus=1))
-    first = suggestions(problem, Constraints(), StepPricer)[0]
-    assert first.text.startswith("--cluster dgx-h100:1: ")
-    followed = Problem(problem.model, training, resolve_cluster("dgx-h100:1"))
-    assert search(followed, Constraints(), StepPricer(followed)).ranking
+    problem = Problem(resolve_model(model), training, resolve_cluster("dgx-h100", gpus=gpus))
+    (found,) = (
+        s for s in suggestions(problem, Constraints(), StepPricer) if s.text.startswith("--")
+        and ("gpus" in s.text or "cluster" in s.text)
+    )  # fmt: skip
+    assert found.text.startswith(wanted)
+    assert search(found.problem, Constraints(), StepPricer(found.problem)).ranking
