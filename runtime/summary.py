@@ -87,7 +87,7 @@ class RunSummary(Spec):
         return lines
 
     def _lines_of_memory(self) -> list[str]:
-        lines = ["rank  pp  predicted tensors  measured tensors      off  growth of the process"]
+        lines = ["rank  pp  stage, predicted  measured tensors      off  growth of the process"]
         for each in self.memory:
             measured = each.live_tensor_bytes or each.allocator_peak_bytes
             off = f"{each.predicted_tensor_bytes / measured - 1:+.1%}" if measured else ""

@@ -103,7 +103,10 @@ def certificate_in_words(certificate: Certificate) -> str:
     counts = [
         (certificate.excluded_by_rules, "against the rules"),
         (certificate.excluded_by_memory, "too big"),
-        (certificate.excluded_by_bound, "bounded out"),
+        (
+            certificate.excluded_by_bound,
+            "bounded out" if certificate.optimal else "bounded out or not reached",
+        ),
         (certificate.excluded_by_dominance, "dominated"),
         (certificate.simulated, "simulated"),
     ]

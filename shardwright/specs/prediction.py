@@ -103,6 +103,7 @@ class Certificate(Spec):
     excluded_by_rules: NonNegativeInt
     excluded_by_memory: NonNegativeInt
     excluded_by_bound: NonNegativeInt
+    """Where not optimal, what was not reached in time counts here too."""
     excluded_by_dominance: NonNegativeInt
     simulated: NonNegativeInt
     optimal: bool

@@ -78,6 +78,7 @@ def test_huge_spaces_are_rounded() -> None:
 def test_an_open_gap_is_admitted() -> None:
     text = _tables.certificate_in_words(samples.certificate(optimal=False, gap=0.0312))
     assert "none better" not in text
+    assert "480 bounded out or not reached" in text
     assert "3.12%" in text
 
 
@@ -114,3 +115,8 @@ def test_a_schedule_is_named_where_it_is_not_1f1b() -> None:
     assert _tables.pipeline_in_words(layout) == f"{layout.pp}"
     gpipe = layout.model_copy(update={"schedule": ScheduleName.GPIPE})
     assert _tables.pipeline_in_words(gpipe) == f"{layout.pp} gpipe"
+
+
+def test_a_proof_over_a_part_of_the_space_says_so() -> None:
+    text = _tables.certificate_in_words(samples.certificate(space="every tp; fixed: pp = 3"))
+    assert text.endswith("none better under this model with what was fixed or forbidden")
