@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from shardwright.planner.validation.choose import Choice, choose
+from shardwright.specs import InputError, Layout, Prediction
+from tests.planner.validation.fakes import CAPACITY, prediction
+from tests.planner.validation.test_candidates import layouts
+
+OPEN = layouts(parallel={"recompute": None})
+
+
+class Listed:
+    """Knows the prices of some layouts by their recompute policy."""
+
+    def __init__(self, prices: Mapping[str, Prediction]) -> None:
+        self.prices = prices
+
+    def predict(self, layout: Layout) -> Prediction:
+        policy = layout.recompute[0].policy
+        if policy not in self.prices:
+            raise InputError(f"{policy} is not priced")
+        return self.prices[policy]
+
+
+def chosen(prices: Mapping[str, Prediction]) -> tuple[str, Choice]:
+    choice = choose(Listed(prices), OPEN)
+    return choice.layout.recompute[0].policy, choice
+
+
+def test_the_cheapest_that_fits_wins() -> None:
+    prices = {
+        "none": prediction(1.0, peaks=(2 * CAPACITY,)),
+        "selective": prediction(3.0, peaks=(50,), fixed=0),
+        "full": prediction(2.0, verdict="edge"),
+    }
+    policy, choice = chosen(prices)
+    assert (policy, choice.fits, choice.is_at_risk, choice.num_open) == ("full", True, True, 3)
+
+
+def test_where_none_fits_the_one_nearest_to_it_wins() -> None:
+    prices = {
+        "none": prediction(1.0, peaks=(3 * CAPACITY,)),
+        "full": prediction(2.0, peaks=(1, 2 * CAPACITY), fixed=0),
+    }
+    policy, choice = chosen(prices)
+    assert (policy, choice.fits, choice.is_at_risk) == ("full", False, True)
+
+
+def test_ties_go_to_the_first() -> None:
+    policy, choice = chosen({"selective": prediction(2.0), "full": prediction(2.0)})
+    assert (policy, choice.is_at_risk) == ("selective", False)
+
+
+def test_what_nothing_prices_says_why() -> None:
+    with pytest.raises(InputError, match="none is not priced"):
+        choose(Listed({}), OPEN)
