@@ -52,6 +52,13 @@ from shardwright.specs.units import Dimension, parse
 CATALOGUE_DATE = "2026-11-30"
 """When the facts were collected."""
 
+_EVIDENCE = {
+    "matrix products": "matmul_efficiency",
+    "attention": "attention_efficiency",
+    "collectives": "collective_efficiency.intra_node",
+}
+"""What has to be measured on an accelerator, or on one of its family, for steps to be trusted."""
+
 _DATA = Path(__file__).parent / "catalogue_data"
 _WEAKEST_LAST: tuple[Provenance, ...] = ("measured", "datasheet", "user", "derived", "recalled")
 
@@ -326,21 +333,6 @@ def context_bytes() -> int:
     return int(fact.value)
 
 
-def entry_of_device(name: str, memory_bytes: int) -> AcceleratorEntry | None:
-    """The accelerator that a driver calls ``name`` (as a slug), by its model and memory size.
-
-    None where no entry's model words are all in the name, or none has that memory within 4 %.
-    """
-    words = set(name.split("-"))
-    fitting = []
-    for slug in list_accelerators():
-        model = {word for word in slug.split("-")[:-1] if not word.startswith(("sxm", "gcd"))}
-        reported = accelerator_entry(slug).device_reported_memory.in_base_units("bytes")
-        if model <= words and abs(memory_bytes / reported - 1) < 0.04:
-            fitting.append((len(model), slug))
-    return accelerator_entry(max(fitting)[1]) if fitting else None
-
-
 def default_links(entry: AcceleratorEntry, devices_per_node: int) -> LinkTier:
     """How the devices of a node of this accelerator are joined, where nobody said.
 
@@ -350,13 +342,24 @@ def default_links(entry: AcceleratorEntry, devices_per_node: int) -> LinkTier:
     """
     reach = entry.num_linked_devices or devices_per_node
     if entry.link is not None and devices_per_node <= reach:
-        return link_tier(_link_name(entry), entry.link, entry.link_to_one_peer)
+        return link_tier(link_name(entry), entry.link, entry.link_to_one_peer)
+    return host_links(entry)
+
+
+def host_links(entry: AcceleratorEntry, *, direct: bool = False) -> LinkTier:
+    """Links through the host; ``direct``: through PCIe switches, at the full rate of a port.
+
+    Raises:
+        InputError: the catalogue does not know the accelerator's port.
+    """
     port = entry.host_bandwidth
     if port is None:
         raise InputError(
-            f"nothing is known of the links between {devices_per_node} {entry.slug} of a node",
+            f"nothing is known of the links between {entry.slug} of a node through their host",
             fix="add their bandwidth per device and direction, such as intra=50GB/s",
         )
+    if direct:
+        return link_tier("pcie", port)
     half = Fact(
         value=port.value / 2,
         unit=port.unit,
@@ -366,7 +369,42 @@ def default_links(entry: AcceleratorEntry, devices_per_node: int) -> LinkTier:
     return link_tier("pcie", half)
 
 
-def _link_name(entry: AcceleratorEntry) -> str:
+def own_network(entry: AcceleratorEntry, devices_per_node: int) -> LinkTier | None:
+    """Each device's share of the network of the vendor's own node; None where none is known."""
+    for slug in list_nodes():
+        known = node_entry(slug)
+        own = known.kind in ("server", "rack-scale") and known.accelerator == entry.slug
+        if own and known.inter_node and known.devices_per_node == devices_per_node:
+            return link_tier(known.inter_node.name, known.inter_node.bandwidth)
+    return None
+
+
+def evidence_in_words(device: str) -> str | None:
+    """``datasheet only`` where nothing was measured on an accelerator; None where all was.
+
+    Names what was measured where that is a part only. A figure of the same die counts as its own.
+    """
+    if device not in list_accelerators():
+        return None
+    family = accelerator_entry(device).family
+
+    def is_evidence(fact: SoftwareFact) -> bool:
+        on_device = device in fact.accelerators and fact.kind in ("measured", "derived")
+        return on_device or (family in fact.families and fact.kind == "measured")
+
+    facts = {
+        what: [f for f in _software() if f.name.startswith(prefix) and is_evidence(f)]
+        for what, prefix in _EVIDENCE.items()
+    }
+    measured = [what for what, found in facts.items() if found]
+    if not any(device in fact.accelerators for found in facts.values() for fact in found):
+        return "datasheet only"
+    if len(measured) == len(_EVIDENCE):
+        return None
+    return f"datasheet only but for measured {' and '.join(measured)}"
+
+
+def link_name(entry: AcceleratorEntry) -> str:
     """The tier name of an accelerator's own links; ``nvlink`` stands for any unlisted kind."""
     described = re.sub("[^a-z]", "", entry.link_description.lower())
     return next((name for name in _latencies() if name in described), "nvlink")

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwright.hardware_profiles import catalogue
 from shardwright.hardware_profiles.catalogue import AcceleratorEntry
 from shardwright.hardware_profiles.device import (
     DeviceType,
@@ -21,6 +20,15 @@ from shardwright.hardware_profiles.device import (
     device_count,
     device_memory_bytes,
 )
+from shardwright.hardware_profiles.topology.capture import read_this_node
+from shardwright.hardware_profiles.topology.cluster import (
+    DescribedCluster,
+    Stated,
+    cluster_from_readings,
+)
+from shardwright.hardware_profiles.topology.links import NodeLinks, node_links
+from shardwright.hardware_profiles.topology.match import match_accelerator
+from shardwright.hardware_profiles.topology.readings import merged
 from shardwright.specs import AcceleratorSpec, ClusterSpec, InputError, LinkTier, NodeGroup
 from shardwright.specs.cluster import SharedResource
 from shardwright.specs.training import DType
@@ -141,6 +149,22 @@ def cpu_cluster(host: Host, num_ranks: int) -> ClusterSpec:
     return ClusterSpec(name=name, groups=(group,))
 
 
+def describe_this_node(stated: Stated | None = None) -> DescribedCluster:
+    """This machine as its tools describe it, for a cluster file; a CPU where it has no accelerator.
+
+    Raises:
+        InputError: its accelerators are not known.
+    """
+    readings = read_this_node()
+    if any(reading.matrix or reading.devices for reading in readings):
+        return cluster_from_readings(readings, stated)
+    return DescribedCluster(
+        local_cluster(),
+        guesses=("no tool here tells of accelerators: peaks and bandwidths of the processor are"
+                 " lower bounds; `shardwright profile` measures them",),
+    )  # fmt: skip
+
+
 def _device_type() -> DeviceType:
     """As `current_device_type`; the CPU where torch is not installed."""
     try:
@@ -158,17 +182,25 @@ def _accelerator_cluster(device_type: DeviceType, num_ranks: int | None) -> Clus
             fix=f"ask for at most {count}",
         )
     entry, device = _describe_accelerator(device_type)
+    links = _node_links(entry, ranks)
     group = NodeGroup(
         name=f"local-{device.name}",
         num_nodes=1,
         devices_per_node=ranks,
         accelerator=device,
-        intra_node=catalogue.default_links(entry, ranks),
-        inter_node=None,
-        scale_up_domain_gpus=ranks,
+        intra_node=links.intra,
+        inter_node=links.between_islands,
+        scale_up_domain_gpus=links.domain_devices,
         host_memory_bytes=host_memory_bytes()[0],
     )
     return ClusterSpec(name=f"local-{ranks}x{device.name}", groups=(group,))
+
+
+def _node_links(entry: AcceleratorEntry, ranks: int) -> NodeLinks:
+    """As this node's tools report them, of its first ``ranks`` devices."""
+    node = merged(read_this_node())
+    matrix = node.matrix if node.matrix and len(node.matrix.names) >= ranks else None
+    return node_links(matrix, entry, ranks, node.link_rates_bytes_per_s)
 
 
 def _describe_accelerator(device_type: DeviceType) -> tuple[AcceleratorEntry, AcceleratorSpec]:
@@ -177,17 +209,17 @@ def _describe_accelerator(device_type: DeviceType) -> tuple[AcceleratorEntry, Ac
 
     device = torch.device(device_type, 0)
     module: Any = torch.get_device_module(device)
-    name = slug_of(module.get_device_name(device))
+    name = module.get_device_name(device)
     free_bytes, total_bytes = device_memory_bytes(device)
-    known = catalogue.entry_of_device(name, total_bytes)
-    if known is None:
+    match = match_accelerator(name, total_bytes)
+    if match is None or match.is_guess:
         raise InputError(
             f"the catalogue does not know this machine's {name} with"
             f" {format_bytes(total_bytes)} of memory",
             fix="write a cluster file for it, or name the accelerator: --cluster ACCELERATOR:GxN",
         )
     memory = {"memory_bytes": total_bytes, "usable_memory_bytes": free_bytes}
-    return known, known.to_spec().model_copy(update=memory)
+    return match.entry, match.entry.to_spec().model_copy(update=memory)
 
 
 def slug_of(text: str) -> str:

@@ -55,12 +55,25 @@ def resolve_cluster(
     inline = _INLINE.fullmatch(text)
     if inline:
         group = _inline_group(inline[1], int(inline[2]), int(inline[3]), _options(inline[4]))
-        return _catalogue_profile(_sized(group, gpus, nodes, stated=True), text)
+        return _catalogue_profile(_sized(group, gpus, nodes, stated=True), f"catalogue: {text}")
     counted = _COUNTED.fullmatch(text)
     group = _named_node(counted[1] if counted else text)
     if counted:
         group = _with_nodes(group, _positive(int(counted[2]), "nodes"))
-    return _catalogue_profile(_sized(group, gpus, nodes, stated=counted is not None), text)
+    group = _sized(group, gpus, nodes, stated=counted is not None)
+    return _catalogue_profile(group, f"catalogue: {text}")
+
+
+def evidence_in_words(profile: HardwareProfile) -> str | None:
+    """``mtt-s5000-80gb: datasheet only``, per accelerator; None where steps were measured on all.
+
+    A measured profile needs no such words.
+    """
+    if profile.curves:
+        return None
+    names = dict.fromkeys(group.accelerator.name for group in profile.devices.groups)
+    found = [f"{name}: {words}" for name in names if (words := catalogue.evidence_in_words(name))]
+    return "; ".join(found) or None
 
 
 def _named_node(slug: str) -> NodeGroup:
@@ -118,11 +131,13 @@ def _sized(group: NodeGroup, gpus: int | None, nodes: int | None, *, stated: boo
 def _with_nodes(group: NodeGroup, num_nodes: int) -> NodeGroup:
     """More nodes of the same type; refuses where nothing joins them."""
     reach = max(group.devices_per_node, group.scale_up_domain_gpus)
-    if group.inter_node is None and num_nodes * group.devices_per_node > reach:
+    islands = group.scale_up_domain_gpus < group.devices_per_node
+    alone = group.inter_node is None or (islands and group.inter_node.name == "pcie")
+    if alone and num_nodes > group.num_nodes and num_nodes * group.devices_per_node > reach:
         raise InputError(
             f"{group.name} has no network between nodes, but {num_nodes} nodes are asked for",
             fix=f"use at most {reach} devices, or write the cluster inline with inter=...",
-        )
+        )  # what joins the islands of one node leads to no other
     _positive(num_nodes * group.devices_per_node, "devices")
     return group.model_copy(update={"num_nodes": num_nodes})
 
@@ -143,13 +158,11 @@ def _part_of_node(group: NodeGroup, devices: int) -> NodeGroup:
     )
 
 
-def _catalogue_profile(group: NodeGroup, text: str) -> HardwareProfile:
+def _catalogue_profile(group: NodeGroup, host: str) -> HardwareProfile:
     """A profile without curves: the catalogue's parameters for these nodes."""
     name = group.name if group.num_nodes == 1 else f"{group.name}:{group.num_nodes}"
     return HardwareProfile(
-        provenance=ProfileProvenance(
-            created_at=CATALOGUE_DATE, host=f"catalogue: {text}", software={}
-        ),
+        provenance=ProfileProvenance(created_at=CATALOGUE_DATE, host=host, software={}),
         devices=ClusterSpec(name=name, groups=(group,)),
         parameters=catalogue.parameters_for(group),
     )
@@ -231,11 +244,9 @@ def _inline_network(
         return _stated_tier("inter", inter / devices_per_node, "infiniband")
     if num_nodes == 1:
         return None
-    for slug in catalogue.list_nodes():
-        known = catalogue.node_entry(slug)
-        own = known.kind in ("server", "rack-scale") and known.accelerator == entry.slug
-        if own and known.inter_node and known.devices_per_node == devices_per_node:
-            return catalogue.link_tier(known.inter_node.name, known.inter_node.bandwidth)
+    own = catalogue.own_network(entry, devices_per_node)
+    if own is not None:
+        return own
     raise InputError(
         f"nothing is known of the network between {num_nodes} nodes of {devices_per_node}"
         f" {entry.slug}",
@@ -298,4 +309,4 @@ def _local(gpus: int | None, nodes: int | None) -> HardwareProfile:
             why="no catalogue knows how fast its processor runs a model",
             fix="run `shardwright profile -o profile.json`, then use --cluster profile.json",
         )
-    return _catalogue_profile(group, "local")
+    return _catalogue_profile(group, "catalogue: local")

@@ -27,6 +27,10 @@ DEFAULT_TOKENS_PER_STEP = 2**22
 """About 4 M, as recent large models are trained."""
 
 
+HARDWARE = "hardware"
+"""What is assumed of the hardware where nothing was measured on it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """The options of ``plan`` and ``estimate`` that say how to train, as they were typed."""
@@ -56,7 +60,7 @@ def question(
     model: str, cluster: str, *, gpus: int | None, nodes: int | None, training: Training
 ) -> Question:
     """Look up the model and the cluster and complete the training; raises `InputError`."""
-    from shardwright.hardware_profiles.resolve import resolve_cluster
+    from shardwright.hardware_profiles.resolve import evidence_in_words, resolve_cluster
     from shardwright.specs.sources import read_model
 
     source = read_model(model)
@@ -65,6 +69,9 @@ def question(
     spec = source.spec
     profile = resolve_cluster(cluster, gpus=gpus, nodes=nodes)
     training_spec, assumed = complete_training(training, spec, profile.devices.num_devices)
+    evidence = evidence_in_words(profile)
+    if evidence is not None:
+        assumed[HARDWARE] = evidence
     return Question(spec, profile, training_spec, SoftwareSpec(), assumed, cluster)
 
 

@@ -133,14 +133,16 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     """What stands above the table: the model, the cluster and what was assumed."""
     training = plan.training
     yield f"model     {plan.model.name}: {plan.model.num_parameters:,} parameters"
-    yield f"cluster   {plan.cluster.in_words()}"
+    known = plan.assumed.get("hardware")
+    yield f"cluster   {plan.cluster.in_words()}" + (f"; {known}" if known else "")
     yield (
         f"training  {training.global_batch:,} sequences x {training.seq_len:,} tokens ="
         f" {training.tokens_per_step:,} tokens a step, {training.precision},"
         f" {training.optimizer.name}"
     )
-    if plan.assumed:
-        yield assumed_in_words(plan.assumed)
+    unsaid = {name: value for name, value in plan.assumed.items() if name != "hardware"}
+    if unsaid:
+        yield assumed_in_words(unsaid)
 
 
 def assumed_in_words(assumed: dict[str, str]) -> str:

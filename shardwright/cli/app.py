@@ -12,7 +12,18 @@ from typing import Annotated
 import typer
 
 from shardwright import __version__
-from shardwright.cli import clusters, doctor, estimate, explain, model, models, plan, profile, run
+from shardwright.cli import (
+    cluster,
+    clusters,
+    doctor,
+    estimate,
+    explain,
+    model,
+    models,
+    plan,
+    profile,
+    run,
+)
 
 app = typer.Typer(
     name="shardwright",
@@ -48,6 +59,7 @@ def _common(
 app.command("models")(models.models)
 app.command("model")(model.model)
 app.command("clusters")(clusters.clusters)
+app.add_typer(cluster.app, name="cluster")
 app.command("profile")(profile.profile)
 app.command("plan")(plan.plan)
 app.command("estimate")(estimate.estimate)

@@ -78,10 +78,11 @@ class NodeGroup(Spec):
     """Ranks per node. On a CPU these are processes."""
     accelerator: AcceleratorSpec
     intra_node: LinkTier
-    inter_node: LinkTier | None
-    """Null: a machine that stands alone."""
+    inter_node: LinkTier | None = None
+    """Absent or null: a machine that stands alone."""
     scale_up_domain_gpus: Degree
-    """Devices joined by ``intra_node``, across nodes where the domain is larger (NVL72: 72)."""
+    """Devices joined by ``intra_node``, across nodes where the domain is larger (NVL72: 72); fewer
+    than a node where its devices are linked in pairs or fours (``inter_node`` joins those)."""
     shared_resources: tuple[SharedResource, ...] = ()
     usd_per_gpu_hour: float | None = Field(default=None, gt=0, le=1e6)
     host_memory_bytes: Bytes | None = None
@@ -89,6 +90,14 @@ class NodeGroup(Spec):
     @property
     def num_devices(self) -> int:
         return self.num_nodes * self.devices_per_node
+
+    @property
+    def node_network_bytes_per_s(self) -> float:
+        """What leaves a node per direction: all devices' links, or its adapters where fewer."""
+        if self.inter_node is None:
+            return 0.0
+        adapters = [r.capacity for r in self.shared_resources if r.kind == "nic"]
+        return self.inter_node.bandwidth_bytes_per_s * min([self.devices_per_node, *adapters])
 
 
 class ClusterSpec(Spec):
@@ -117,6 +126,15 @@ class ClusterSpec(Spec):
         """The accelerator of the first group."""
         return self.groups[0].accelerator
 
+    def _first_rank(self, wanted: NodeGroup) -> int:
+        """The first rank of a group, from which its domains are counted."""
+        first = 0
+        for group in self.groups:
+            if group is wanted:
+                break
+            first += group.num_devices
+        return first
+
     def group_of(self, rank: int) -> NodeGroup:
         """The node group that a global rank runs on; ranks fill groups and nodes in order."""
         first = 0
@@ -132,8 +150,9 @@ class ClusterSpec(Spec):
         if group is not self.group_of(rank_b):
             assert self.between_groups is not None
             return self.between_groups
-        domain = group.scale_up_domain_gpus
-        if rank_a // domain == rank_b // domain or group.inter_node is None:
+        first, domain = self._first_rank(group), group.scale_up_domain_gpus
+        is_near = (rank_a - first) // domain == (rank_b - first) // domain
+        if is_near or group.inter_node is None:
             return group.intra_node
         return group.inter_node
 
@@ -154,8 +173,7 @@ class ClusterSpec(Spec):
                     inter = group.inter_node
                     graph.add_edge(
                         node_name, f"{group_index}/fabric", tier=inter.name,
-                        bandwidth_bytes_per_s=inter.bandwidth_bytes_per_s
-                        * group.devices_per_node,
+                        bandwidth_bytes_per_s=group.node_network_bytes_per_s,
                         latency_s=inter.latency_s,
                     )  # fmt: skip
         if self.between_groups is not None:
