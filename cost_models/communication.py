@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwright.cost_models.blocks.operations import Collective, CollectiveKind
@@ -133,8 +134,11 @@ class MeasuredCollectives:
 class CollectiveFormulas:
     """Latency and bandwidth from link tiers and the catalogue's parameters."""
 
-    def __init__(self, profile: HardwareProfile) -> None:
-        self._parameters = ParameterTable(profile)
+    def __init__(
+        self, profile: HardwareProfile, values: Mapping[str, float] | None = None
+    ) -> None:
+        """``values``: of the parameters, in place of the profile's own."""
+        self._parameters = ParameterTable(profile, values)
 
     def seconds(self, kind: CollectiveKind, size: int, path: GroupPath, groups: int) -> float:
         transfer = self._transfer_s(kind, size, path, groups)

@@ -136,9 +136,13 @@ def shape_class(curve: Curve) -> tuple[str, dict[str, int]]:
 class ParameterTable:
     """The named numbers of a profile that formulas read."""
 
-    def __init__(self, profile: HardwareProfile) -> None:
+    def __init__(
+        self, profile: HardwareProfile, values: Mapping[str, float] | None = None
+    ) -> None:
+        """``values``: in place of the profile's own, where given."""
         self._profile_name = profile.devices.name
-        self._values = {parameter.name: parameter.value for parameter in profile.parameters}
+        own = {parameter.name: parameter.value for parameter in profile.parameters}
+        self._values = own if values is None else values
 
     def __getitem__(self, name: str) -> float:
         """Raises `InputError` where the profile measured no curve and states no such number."""

@@ -46,6 +46,10 @@ MOST_FORWARDS = 2**15
 
 V_SHAPED = frozenset({ScheduleName.ZB_V, ScheduleName.DUALPIPE_V})
 
+_ONE_STAGE_PER_RANK = (
+    ScheduleName.GPIPE, ScheduleName.ONE_F_ONE_B, ScheduleName.ZB_H1, ScheduleName.ZB_H2,
+)  # fmt: skip
+
 
 class Recompute(Spec):
     """What one virtual stage computes again in the backward pass instead of keeping it."""
@@ -112,6 +116,8 @@ class Layout(Spec):
 
     tp: Degree = 1
     cp: Degree = 1
+    cp_kind: Literal["ring", "all_to_all", "all_gather"] = "ring"
+    """How context-parallel ranks share keys and values; of no effect where cp is 1."""
     pp: Degree = 1
     vpp: Degree = 1
     """Virtual stages per pipeline rank."""
@@ -127,10 +133,13 @@ class Layout(Spec):
     zero_shard_degree: Degree = 1
     """Ranks that share one copy of what ZeRO shards; divides dp x cp. 1 where zero is 0."""
     expert_zero_shard_degree: Degree = 1
+    reshard_after_forward: bool = True
+    """ZeRO 3: weights are gathered again for backward; false = they stay whole in between."""
     sequence_parallel: bool = False
     recompute: tuple[Recompute, ...] = (Recompute(),)
     """One entry per virtual stage, in model order."""
-    offload: tuple[Literal["activations", "optimizer"], ...] = ()
+    offload: tuple[Literal["activations", "optimizer", "parameters"], ...] = ()
+    """What lives in host memory while it is not needed."""
     loss_chunks: Extent = 1
     """Pieces in which logits and loss are computed, to bound their memory."""
     compile: bool = False
@@ -294,11 +303,7 @@ class Layout(Spec):
                 "schedule", f"schedule is {self.schedule or 'null'} with pp = {self.pp}",
                 "null" if self.pp == 1 else "1f1b",
             ))  # fmt: skip
-        if self.vpp > 1 and self.schedule in (ScheduleName.GPIPE, ScheduleName.ONE_F_ONE_B):
-            found.append(Violation(
-                "schedule", f"{self.schedule} has one stage per rank, but vpp = {self.vpp}",
-                "vpp = 1 or interleaved-1f1b",
-            ))  # fmt: skip
+        found += [Violation("schedule", *broken) for broken in vpp_problems(self.schedule, self.vpp)]
         return found
 
     def _placement_violations(self) -> list[Violation]:
@@ -384,6 +389,23 @@ class Layout(Spec):
                 "zero_shard_degree = 1",
             ))  # fmt: skip
         return found
+
+
+def vpp_problems(schedule: ScheduleName | None, vpp: int) -> list[tuple[str, str]]:
+    """Why a schedule cannot have ``vpp`` stages per rank, and what can be had; empty if it can.
+
+    A V has two arms; interleaving needs something to interleave. A custom schedule may have any.
+    """
+    given = f"vpp = {vpp}"
+    if schedule is None and vpp > 1:
+        return [(f"there are no stages to interleave with pp = 1, but {given}", "vpp = 1")]
+    if schedule in _ONE_STAGE_PER_RANK and vpp != 1:
+        return [(f"{schedule} has one stage per rank, but {given}", "vpp = 1 or interleaved-1f1b")]
+    if schedule is ScheduleName.INTERLEAVED and vpp < 2:
+        return [(f"{schedule} has at least two stages per rank, but {given}", "vpp = 2 or 1f1b")]
+    if schedule in V_SHAPED and vpp != 2:
+        return [(f"{schedule} has two stages per rank, but {given}", "vpp = 2")]
+    return []
 
 
 def is_too_long(num_stages: int, num_microbatches: int) -> bool:

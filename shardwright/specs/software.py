@@ -11,10 +11,20 @@ class SoftwareSpec(Spec):
     """The choices of software that change what a step costs."""
 
     framework: str = "shardwright"
-    """Whose layers run: ours, or another stack's generation such as ``megatron-core-0.15``."""
+    """Whose layers run: ours, or another stack's generation such as ``megatron-core``."""
     attention_kernel: Literal["flash", "math"] = "flash"
     """``flash``: the fused kernel that never stores the score matrix."""
     compile: bool = False
     cuda_graphs: bool = False
     fused_optimizer: bool = True
+    fused_loss: bool = False
+    """The loss works on the logits in place, in their own dtype."""
+    dropout: bool = False
+    """Dropout runs after scores, attention and MLP, and keeps its masks."""
+    overlap_gradients: bool = True
+    """Gradients are reduced while the last backward still runs."""
+    overlap_weights: bool = True
+    """Updated weights are gathered while the next forward already runs."""
+    overlap_messages: bool = True
+    """Pipeline messages travel while stages compute."""
     allocator: Literal["native", "expandable_segments"] = "native"

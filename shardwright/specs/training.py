@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -85,10 +85,15 @@ _DTYPES: dict[Precision, PrecisionDTypes] = {
 }
 
 
+_TRAINABLE = r"^(full|q?lora:[1-9]\d{0,4}|frozen:[a-z_]+(\+[a-z_]+)*)$"
+
+
 class OptimizerSpec(Spec):
     """The optimizer, the clipping and the learning-rate schedule (warm-up, then cosine)."""
 
-    name: Literal["adamw"] = "adamw"
+    name: Literal["adamw", "adamw-8bit", "adafactor", "muon", "sgd"] = "adamw"
+    """``muon``: momentum alone for matrices, AdamW for the rest; ``adafactor``: one moment in
+    rows and columns (Shazeer & Stern 2018); ``adamw-8bit``: moments in blocks of one byte."""
     learning_rate: PositiveFloat = 3e-4
     min_learning_rate: NonNegativeFloat = 3e-5
     beta1: float = Field(default=0.9, ge=0, lt=1)
@@ -112,8 +117,13 @@ class TrainingSpec(Spec):
     """Tokens per sequence."""
     precision: Precision = Precision.BF16
     optimizer: OptimizerSpec = OptimizerSpec()
-    trainable: str = "full"
-    """``full``, or an adapter such as ``lora:16``."""
+    gradient_dtype: DType | None = None
+    """In which gradients are accumulated and reduced; null = by precision (`dtypes`)."""
+    moment_dtype: DType | None = None
+    """Of the optimizer's moments; null = by precision."""
+    trainable: str = Field(default="full", pattern=_TRAINABLE)
+    """``full``; ``lora:16`` (adapters of rank 16 on every projection, the rest frozen);
+    ``qlora:16`` (the same, frozen weights in 4 bits); ``frozen:vision`` (that tower is)."""
     token_budget: int | None = Field(default=None, gt=0, le=MOST_TOKENS)
     """Tokens to train on in all."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
@@ -121,7 +131,26 @@ class TrainingSpec(Spec):
 
     @property
     def dtypes(self) -> PrecisionDTypes:
-        return _DTYPES[self.precision]
+        by_precision = _DTYPES[self.precision]
+        if self.gradient_dtype is None and self.moment_dtype is None:
+            return by_precision
+        return replace(
+            by_precision,
+            gradient=self.gradient_dtype or by_precision.gradient,
+            moment=self.moment_dtype or by_precision.moment,
+        )
+
+    @property
+    def adapter_rank(self) -> int | None:
+        """The rank of LoRA's adapters; None where weights themselves are trained."""
+        kind, _, rank = self.trainable.partition(":")
+        return int(rank) if kind.endswith("lora") else None
+
+    @property
+    def frozen_towers(self) -> frozenset[str]:
+        """Towers whose weights stay as they are."""
+        kind, _, names = self.trainable.partition(":")
+        return frozenset(names.split("+")) if kind == "frozen" else frozenset()
 
     @property
     def tokens_per_step(self) -> int:

@@ -1,0 +1,204 @@
+"""What a whole layer, or an end of the model, asks of one rank: its parts under recomputation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from shardwright.cost_models.stacks import attention, ends, feedforward, linear, state_space
+from shardwright.cost_models.stacks.operations import Operation, Part
+from shardwright.cost_models.stacks.sharding import Sharding
+from shardwright.specs import (
+    AttentionBlock,
+    ClassifierBlock,
+    EmbeddingBlock,
+    HeadBlock,
+    InputError,
+    LatentAttentionBlock,
+    LayerBlock,
+    LinearBlock,
+    MlpBlock,
+    MoeBlock,
+    NormBlock,
+    PatchEmbeddingBlock,
+    PoolerBlock,
+    PredictionBlock,
+    ProjectorBlock,
+    Recompute,
+    ResidualBranch,
+    StateSpaceBlock,
+)
+
+Policy = frozenset[str] | None
+"""Modules that are recomputed; None = the whole layer."""
+
+_COVERS = {
+    "mlp": ("mlp", "mlp_act"),
+    "moe": ("router", "moe", "moe_act", "shared_experts"),
+    "shared_experts": ("shared_experts",),
+}
+"""Modules that are recomputed as one: only their last output stays."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """One layer (or end) on one rank for one micro-batch."""
+
+    forward: tuple[Operation, ...]
+    backward_input: tuple[Operation, ...]
+    backward_weight: tuple[Operation, ...]
+    again: tuple[Operation, ...]
+    """The forward operations that backward runs once more."""
+    saved_bytes: float
+    """Kept from forward to backward."""
+    whole_bytes: float
+    """What it would keep without recomputation: alive while its backward runs."""
+    widest_bytes: float
+    """The largest that one part keeps: its gradient is alive beside it in backward."""
+    parameters: float
+    """On this rank, routed experts apart."""
+    expert_parameters: float
+    adapters: float
+
+
+def policy_of(recompute: Recompute, layer: int) -> Policy:
+    """What is recomputed in the ``layer``-th layer of a stage."""
+    if recompute.policy == "none":
+        return frozenset()
+    if recompute.policy == "full":
+        whole = recompute.num_layers is None or layer < recompute.num_layers
+        return None if whole else frozenset()
+    return frozenset(recompute.modules or ("core_attn",))
+
+
+def work(parts: Sequence[Part], policy: Policy) -> Work:
+    """Parts as one unit of work under a recomputation policy."""
+    again: list[Operation] = []
+    saved = 0.0
+    if policy is None:
+        again = [op for part in parts for op in part.forward]
+        saved = parts[-1].output_bytes
+    else:
+        dropped = _dropped(parts, policy)
+        for index, part in enumerate(parts):
+            if index not in dropped:
+                saved += part.saved_bytes
+                continue
+            again += part.forward
+            saved += part.output_bytes * (not dropped[index])
+    return Work(
+        forward=_flat(part.forward for part in parts),
+        backward_input=_flat(part.backward_input for part in parts),
+        backward_weight=_flat(part.backward_weight for part in parts),
+        again=tuple(again),
+        saved_bytes=saved,
+        whole_bytes=sum(part.saved_bytes for part in parts),
+        widest_bytes=max(part.saved_bytes for part in parts),
+        parameters=sum(part.parameters for part in parts),
+        expert_parameters=sum(part.expert_parameters for part in parts),
+        adapters=sum(part.adapters for part in parts),
+    )
+
+
+def _flat(groups: Iterable[tuple[Operation, ...]]) -> tuple[Operation, ...]:
+    return tuple(op for group in groups for op in group)
+
+
+def _dropped(parts: Sequence[Part], policy: frozenset[str]) -> dict[int, bool]:
+    """Which parts are recomputed, and whether their outputs go too."""
+    found: dict[int, bool] = {}
+    for module in policy:
+        names = _COVERS.get(module)
+        if names is None:
+            found |= {i: p.drops_output for i, p in enumerate(parts) if p.name == module}
+            continue
+        covered = [index for index, part in enumerate(parts) if part.name in names]
+        found |= {index: index != covered[-1] for index in covered}
+    return found
+
+
+@lru_cache(maxsize=65536)
+def layer_parts(layer: LayerBlock, s: Sharding, memory_tokens: float | None = None) -> tuple[Part, ...]:
+    """The parts of one layer in order.
+
+    ``memory_tokens``: per sequence, of the tower that cross-attention reads.
+    """
+    found: list[Part] = []
+    for branch in layer.branches:
+        found += _branch(branch, s, memory_tokens)
+    return tuple(found) or (Part("norm"),)
+
+
+def _branch(branch: ResidualBranch, s: Sharding, memory_tokens: float | None) -> list[Part]:
+    before = linear.norm(branch.pre_norm, s)
+    after = linear.norm(branch.post_norm, s)
+    body = _body(branch, s, memory_tokens)
+    return [*([before] if before else []), *body, *([after] if after else [])]
+
+
+def _body(branch: ResidualBranch, s: Sharding, memory_tokens: float | None) -> list[Part]:
+    match branch.body:
+        case AttentionBlock():
+            return attention.attention(branch.body, s, memory_tokens)
+        case LatentAttentionBlock():
+            return attention.latent_attention(branch.body, s)
+        case MlpBlock():
+            return feedforward.mlp(branch.body, s)
+        case MoeBlock():
+            return feedforward.moe(branch.body, s)
+        case StateSpaceBlock():
+            return state_space.state_space(branch.body, s)
+        case LinearBlock():
+            return feedforward.linear(branch.body, s)
+
+
+@lru_cache(maxsize=65536)
+def layer_work(
+    layer: LayerBlock, s: Sharding, policy: Policy, memory_tokens: float | None = None
+) -> Work:
+    """One layer as a unit of work."""
+    return work(layer_parts(layer, s, memory_tokens), policy)
+
+
+EndBlock = (
+    EmbeddingBlock
+    | PatchEmbeddingBlock
+    | NormBlock
+    | HeadBlock
+    | ClassifierBlock
+    | PoolerBlock
+    | ProjectorBlock
+)
+
+
+@lru_cache(maxsize=16384)
+def end_work(block: EndBlock, s: Sharding, loss_chunks: int = 1, fused_loss: bool = False) -> Work:
+    """An embedding, a head or another block outside the layers as a unit of work."""
+    match block:
+        case EmbeddingBlock():
+            parts = ends.embedding(block, s)
+        case PatchEmbeddingBlock():
+            parts = ends.patch_embedding(block, s)
+        case HeadBlock():
+            parts = ends.head(block, s, loss_chunks=loss_chunks, fused=fused_loss)
+        case ClassifierBlock():
+            parts = ends.classifier(block, s)
+        case PoolerBlock():
+            parts = ends.pooler(block, s)
+        case ProjectorBlock():
+            parts = ends.projector(block, s)
+        case NormBlock():
+            normed = linear.norm(block, s)
+            assert normed is not None
+            parts = [normed]
+        case _:
+            raise InputError(f"there are no costs for a {block.kind} block here")
+    return work(parts, frozenset())
+
+
+@lru_cache(maxsize=1024)
+def prediction_work(block: PredictionBlock, s: Sharding, policy: Policy) -> Work:
+    """One depth of multi-token prediction, without its logits."""
+    entry = ends.prediction_entry(block.hidden_size, s, 3 * block.norm.num_parameters)
+    return work((entry, *layer_parts(block.layer, s)), policy)

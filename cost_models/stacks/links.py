@@ -1,0 +1,104 @@
+"""Seconds of collectives between the ranks of a layout's groups.
+
+Ranks are numbered tp, cp, dp, pp from the fastest axis; experts fold over the same ranks as etp, ep,
+edp. A group is given by its size and its stride, so its path needs no list of ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from shardwright.cost_models.communication import CollectiveFormulas, GroupPath
+from shardwright.cost_models.stacks.operations import CollectiveKind
+from shardwright.hardware_profiles.profile import HardwareProfile
+from shardwright.specs import ClusterSpec, Layout, NodeGroup
+
+
+class Links:
+    """Prices collectives of any layout on one cluster."""
+
+    def __init__(self, profile: HardwareProfile, parameters: Mapping[str, float]) -> None:
+        """``parameters``: see `cost_models.stacks.parameters`."""
+        self._cluster = profile.devices
+        self._formulas = CollectiveFormulas(profile, parameters)
+        self._ratio = parameters["stack.collective_ratio"]
+        self._paths: dict[tuple[int, int], GroupPath] = {}
+        self._seconds: dict[tuple[CollectiveKind, float, int, int], float] = {}
+
+    def seconds(self, kind: CollectiveKind, num_bytes: float, size: int, stride: int) -> float:
+        """One call over ``size`` ranks, each ``stride`` after the one before, all groups busy."""
+        if size == 1 or num_bytes <= 0:
+            return 0.0
+        key = (kind, num_bytes, size, stride)
+        found = self._seconds.get(key)
+        if found is None:
+            path = self.path(size, stride)
+            groups = max(1, self._ranks_per_node // path.shape[0])
+            seconds = self._formulas.seconds(kind, int(num_bytes), path, groups)
+            found = self._seconds[key] = seconds * self._ratio
+        return found
+
+    @property
+    def _ranks_per_node(self) -> int:
+        group = self._cluster.groups[0]
+        return min(group.devices_per_node, group.num_devices)
+
+    def path(self, size: int, stride: int) -> GroupPath:
+        """Where the traffic of a group goes."""
+        key = (size, stride)
+        found = self._paths.get(key)
+        if found is None:
+            found = self._paths[key] = strided_path(self._cluster, size, stride)
+        return found
+
+
+def strided_path(cluster: ClusterSpec, size: int, stride: int) -> GroupPath:
+    """The path of a group of ranks at equal distances, starting anywhere.
+
+    Groups that cross from one node group to another use the links between these.
+    """
+    group = _slowest(cluster)
+    domain = group.scale_up_domain_gpus
+    width = max(1, min(size, domain // stride)) if stride < domain else 1
+    domains = math.ceil(size / width)
+    if domains == 1:
+        return GroupPath(size, (width, 1), domain, group.intra_node, None, None)
+    inter = group.inter_node or group.intra_node
+    if cluster.between_groups is not None and size * stride > min(
+        part.num_devices for part in cluster.groups
+    ):
+        inter = cluster.between_groups
+    return GroupPath(size, (width, domains), domain, group.intra_node, inter, _nics(group))
+
+
+def _slowest(cluster: ClusterSpec) -> NodeGroup:
+    return min(
+        cluster.groups,
+        key=lambda g: g.inter_node.bandwidth_bytes_per_s if g.inter_node else math.inf,
+    )
+
+
+def _nics(group: NodeGroup) -> float | None:
+    return next((r.capacity for r in group.shared_resources if r.kind == "nic"), None)
+
+
+def axes(layout: Layout) -> dict[str, tuple[int, int]]:
+    """(size, stride) of every group of a layout, by name."""
+    tp, cp, dp, pp = layout.tp, layout.cp, layout.dp, layout.pp
+    per_stage = tp * cp * dp
+    edp = max(1, per_stage // (layout.etp * layout.ep))
+    shard, expert_shard = layout.zero_shard_degree, layout.expert_zero_shard_degree
+    return {
+        "tp": (tp, 1),
+        "cp": (cp, tp),
+        "ep": (layout.ep, layout.etp),
+        "etp": (layout.etp, 1),
+        "dp": (cp * dp, tp),
+        "edp": (edp, layout.etp * layout.ep),
+        "shard": (shard, tp),
+        "replica": (cp * dp // max(1, shard), tp * shard),
+        "expert_shard": (min(expert_shard, edp), layout.etp * layout.ep),
+        "pp": (2 if pp > 1 else 1, per_stage),
+        "world": (per_stage * pp, 1),
+    }

@@ -1,0 +1,178 @@
+"""Virtual stages: which units of work they hold, what these take and what they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from shardwright.cost_models.stacks.layers import (
+    EndBlock,
+    Policy,
+    Work,
+    end_work,
+    layer_work,
+    policy_of,
+    prediction_work,
+)
+from shardwright.cost_models.stacks.sharding import Sharding
+from shardwright.specs import (
+    HeadBlock,
+    LayerBlock,
+    Layout,
+    ModelSpec,
+    PatchEmbeddingBlock,
+    PredictionBlock,
+    ProjectorBlock,
+    SoftwareSpec,
+    Stage,
+    Tower,
+    TrainingSpec,
+)
+
+_ENDS_FIRST = ("embedding", "patch_embedding")
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """``count`` equal units of work of a virtual stage."""
+
+    work: Work
+    count: int
+    frozen: bool = False
+    is_head: bool = False
+
+
+class ModelTower:
+    """A tower with its layers numbered, so that equal layers are known as equal at once."""
+
+    def __init__(self, tower: Tower) -> None:
+        self.spec = tower
+        self.kinds: list[LayerBlock] = []
+        self.kind_of_layer: list[int] = []
+        index: dict[LayerBlock, int] = {}
+        for block in tower.blocks:
+            if isinstance(block, LayerBlock):
+                one = block.model_copy(update={"repeat": 1})
+                at = index.setdefault(one, len(self.kinds))
+                if at == len(self.kinds):
+                    self.kinds.append(one)
+                self.kind_of_layer += [at] * block.repeat
+        blocks = [b for b in tower.blocks if not isinstance(b, LayerBlock)]
+        self.first: list[EndBlock] = [b for b in blocks if b.kind in _ENDS_FIRST]  # type: ignore[misc]
+        self.last: list[EndBlock] = [
+            b for b in blocks if b.kind not in (*_ENDS_FIRST, "mtp")  # type: ignore[misc]
+        ]
+        self.predictions = [b for b in blocks if isinstance(b, PredictionBlock)]
+
+    def runs(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """(kind, first layer within the range, count) of each run of equal layers."""
+        at = start
+        while at < stop:
+            kind, first = self.kind_of_layer[at], at
+            while at < stop and self.kind_of_layer[at] == kind:
+                at += 1
+            yield kind, first - start, at - first
+
+
+class StageBuilder:
+    """The work of the virtual stages of one training job."""
+
+    def __init__(self, model: ModelSpec, training: TrainingSpec, software: SoftwareSpec) -> None:
+        self._training, self._software = training, software
+        self._encoders = [ModelTower(tower) for tower in model.towers[:-1]]
+        self._decoder = ModelTower(model.decoder)
+        self._hidden = model.decoder.hidden_size
+        dtypes = training.dtypes
+        self._item_bytes = dtypes.parameter_bytes
+        self._matmul_bytes = _operand_bytes(dtypes.matmul)
+        self._holdings: dict[object, tuple[Holding, ...]] = {}
+
+    def sharding(self, layout: Layout) -> Sharding:
+        """How the decoder's layers are cut."""
+        training = self._training
+        return Sharding(
+            layout.micro_batch, training.seq_len, layout.tp, layout.sequence_parallel,
+            layout.cp, layout.cp_kind, layout.ep, layout.etp, self._item_bytes,
+            self._matmul_bytes, self._software.attention_kernel == "flash",
+            self._software.dropout, training.adapter_rank, training.adapter_rank is not None,
+        )  # fmt: skip
+
+    def holdings(self, layout: Layout, index: int, s: Sharding) -> tuple[Holding, ...]:
+        """What a virtual stage runs, in order."""
+        stage, recompute = layout.stages[index], layout.recompute[index]
+        key = (stage.layers, stage.holds, recompute, s, layout.loss_chunks)
+        found = self._holdings.get(key)
+        if found is None:
+            found = self._holdings[key] = tuple(self._build(layout, stage, index, s))
+        return found
+
+    def _build(self, layout: Layout, stage: Stage, index: int, s: Sharding) -> Iterator[Holding]:
+        recompute = layout.recompute[index]
+        frozen = s.frozen
+        if index == 0:
+            for tower in self._encoders:
+                yield from self._tower(tower, layout, self._tower_sharding(tower, s), index)
+        memory = self._memory_tokens()
+        if "embedding" in stage.holds:
+            yield from (Holding(end_work(block, s), 1, frozen) for block in self._decoder.first)
+        for kind, first, count in self._decoder.runs(*stage.layers):
+            layer = self._decoder.kinds[kind]
+            for policy, times in _policies(recompute, first, count):
+                yield Holding(layer_work(layer, s, policy, memory), times, frozen)
+        if "head" in stage.holds:
+            for block in self._decoder.predictions:
+                work = prediction_work(block, s, policy_of(recompute, 0))
+                yield Holding(work, block.depth, frozen)
+                yield from self._heads(layout, s, block.depth)
+            yield from self._heads(layout, s, 1)
+
+    def _heads(self, layout: Layout, s: Sharding, count: int) -> Iterator[Holding]:
+        fused = self._software.fused_loss
+        for block in self._decoder.last:
+            work = end_work(block, s, layout.loss_chunks, fused)
+            yield Holding(work, count, s.frozen, isinstance(block, HeadBlock))
+
+    def _tower(
+        self, tower: ModelTower, layout: Layout, s: Sharding, index: int
+    ) -> Iterator[Holding]:
+        for block in tower.first:
+            yield Holding(end_work(block, s), 1, s.frozen)
+        recompute = layout.recompute[index]
+        for kind, first, count in tower.runs(0, len(tower.kind_of_layer)):
+            for policy, times in _policies(recompute, first, count):
+                yield Holding(layer_work(tower.kinds[kind], s, policy), times, s.frozen)
+        for block in tower.last:
+            trained = replace(s, frozen=False) if isinstance(block, ProjectorBlock) else s
+            yield Holding(end_work(block, trained), 1, trained.frozen)
+
+    def _tower_sharding(self, tower: ModelTower, s: Sharding) -> Sharding:
+        tokens = tower.spec.tokens_per_sample or s.seq_len
+        is_image = any(isinstance(block, PatchEmbeddingBlock) for block in tower.first)
+        frozen = s.frozen or tower.spec.name in self._training.frozen_towers
+        return replace(s, seq_len=tokens, frozen=frozen, cp=1 if is_image else s.cp)
+
+    def _memory_tokens(self) -> float | None:
+        if not self._encoders:
+            return None
+        return float(self._encoders[0].spec.tokens_per_sample or self._training.seq_len)
+
+    def message_bytes(self, s: Sharding) -> float:
+        """The hidden states that one rank hands to the next stage."""
+        return s.stream_tokens * self._hidden * s.item_bytes
+
+
+def _policies(recompute: object, first: int, count: int) -> Iterator[tuple[Policy, int]]:
+    """The layers of a run by policy: the first ``num_layers`` of a stage may be recomputed alone."""
+    from shardwright.specs import Recompute
+
+    assert isinstance(recompute, Recompute)
+    limit = recompute.num_layers
+    if recompute.policy != "full" or limit is None or limit >= first + count or limit <= first:
+        yield policy_of(recompute, first), count
+        return
+    yield policy_of(recompute, first), limit - first
+    yield policy_of(recompute, limit), first + count - limit
+
+
+def _operand_bytes(dtype: str) -> float:
+    return {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp4": 0.5}[dtype]
