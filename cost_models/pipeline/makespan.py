@@ -84,7 +84,7 @@ class PipelineCosts:
     """What `simulate` needs to know beside the program."""
 
     work_s: Mapping[Work, Seconds]
-    """Of every computation, by (stage, kind)."""
+    """Of every computation, by (stage, kind); of an overlapped pair, by its forward's stage."""
     transfer_s: Mapping[Work, float]
     """Of every message, by the (stage, SEND kind) of its sender."""
     shared: SharedCores | None = None
@@ -183,6 +183,7 @@ def _longest_path(program: Program, costs: PipelineCosts) -> Timeline:
     arrival_s = [0.0] * len(program.transfers)
     free_s = [0.0] * len(program.links)
     open_batches: set[int] = set()
+    ahead = program.receives_ahead
     for rank, index in program.steps:
         item = program.items[rank][index]
         start_s = now_s[rank]
@@ -193,8 +194,8 @@ def _longest_path(program: Program, costs: PipelineCosts) -> Timeline:
             books.elapsed_s[rank][item.work][levels[rank]] += seconds
         elif rank not in open_batches:
             open_batches.add(rank)
-            for transfer in item.posted:
-                if posted_s[transfer] < 0:
+            for transfer in item.sent if ahead else item.posted:
+                if posted_s[transfer] < 0 and not ahead:
                     posted_s[transfer] = start_s
                     continue
                 link = program.transfers[transfer].link
@@ -253,7 +254,7 @@ class _Shared:
                 self.busy[rank], self.left[rank] = True, 1.0
                 return
             self.batch_start_s[rank] = self.now_s
-            for transfer in item.posted:
+            for transfer in item.sent if self.program.receives_ahead else item.posted:
                 self._post(transfer)
             self.awaited[rank] = {t for t in item.awaited if not self.arrived[t]}
             if self.awaited[rank]:
@@ -265,7 +266,7 @@ class _Shared:
 
     def _post(self, transfer: int) -> None:
         self.ends_posted[transfer] += 1
-        if self.ends_posted[transfer] == 2:
+        if self.ends_posted[transfer] == (1 if self.program.receives_ahead else 2):
             link = self.program.transfers[transfer].link
             begin_s = max(self.now_s, self.free_s[link])
             self.free_s[link] = begin_s + self.books.transfer_s[transfer]

@@ -1,6 +1,7 @@
 """What a pipeline rank holds at each item: micro-batches in flight and messages.
 
-A micro-batch is held from its forward to its backward. A sent message is held until a later message
+A micro-batch is held from its forward to its backward; where that is split, to its weight gradient,
+which needs the inputs of the linear layers. A sent message is held until a later message
 from its receiver proves that it arrived: the receiver answers in a later batch than that in which
 it received (see `shardwright.runtime.pipeline`, which frees by the same rule).
 
@@ -17,7 +18,8 @@ from functools import lru_cache
 from shardwright.cost_models.pipeline.program import Program, Work, cached_program
 from shardwright.specs import ActionKind, Layout, ScheduleName
 
-_FREES = (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
+_HOLDS = (ActionKind.FORWARD, ActionKind.BACKWARD_INPUT)
+"""After these a micro-batch is held, after every other computation on it no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +27,10 @@ class Moment:
     """One computation or exchange of a rank, and what it holds meanwhile."""
 
     work: Work | None
-    """(stage, kind) of the computation; None while messages are exchanged."""
+    """(stage, kind) of the computation, of an overlapped pair that of its forward's stage; None
+    while messages are exchanged."""
     held: tuple[tuple[int, int], ...]
-    """(stage, how many micro-batches it holds), by stage, without the one that it works on."""
+    """(stage, how many micro-batches it holds), by stage, without those that it works on."""
     messages: int
     """Own sends that may not have arrived, and in an exchange what is being received. Every message
     of a pipeline is as long: the hidden states of one micro-batch, or their gradient."""
@@ -73,12 +76,10 @@ def _moments_of_rank(program: Program, rank: int, proofs: dict[int, list[int]]) 
             found[Moment(None, _in_flight(held), num_sent + len(item.received))] = None
             num_sent -= len(proofs.get(index, ()))
             continue
-        stage, kind = program.works[item.work]
-        if kind in _FREES:
-            held[stage] -= 1
-        found[Moment((stage, kind), _in_flight(held), num_sent)] = None
-        if kind is ActionKind.FORWARD:
-            held[stage] += 1
+        parts = item.actions[0].parts or item.actions
+        held.subtract(part.stage for part in parts if part.kind is not ActionKind.FORWARD)
+        found[Moment(program.works[item.work], _in_flight(held), num_sent)] = None
+        held.update(part.stage for part in parts if part.kind in _HOLDS)
     return list(found)
 
 

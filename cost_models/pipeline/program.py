@@ -19,7 +19,8 @@ from shardwright.cost_models.pipeline.schedules import build_schedule, sequentia
 from shardwright.specs import Action, ActionKind, Layout, Schedule, ScheduleName
 
 Work = tuple[int, ActionKind]
-"""(virtual stage, kind) of a computation; or of a send, which stands for its transfer."""
+"""(virtual stage, kind) of a computation; or of a send, which stands for its transfer. The stage of
+an overlapped pair is that of its forward."""
 
 COMPUTATIONS = frozenset(
     {
@@ -27,6 +28,7 @@ COMPUTATIONS = frozenset(
         ActionKind.BACKWARD,
         ActionKind.BACKWARD_INPUT,
         ActionKind.BACKWARD_WEIGHT,
+        ActionKind.OVERLAP_F_B,
     }
 )
 _SEND_OF_RECEIVE = {
@@ -48,6 +50,11 @@ class Item:
     """Those of them that this rank receives."""
     awaited: tuple[int, ...] = ()
     """Those of them that must be over before the rank goes on."""
+
+    @property
+    def sent(self) -> tuple[int, ...]:
+        """Those of them that this rank sends."""
+        return tuple(transfer for transfer in self.posted if transfer not in self.received)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +81,31 @@ class Program:
     steps: tuple[tuple[int, int], ...]
     """(rank, item) in an order in which every message that an item awaits was posted before it is
     over. A batch stands there twice: when it is posted and when it is over."""
+    receives_ahead: bool = False
+    """Whether every receive counts as posted from the start."""
 
     @property
     def num_ranks(self) -> int:
         return len(self.items)
 
 
-def compile_schedule(schedule: Schedule, *, sends_block: bool = False) -> Program:
+def compile_schedule(
+    schedule: Schedule, *, sends_block: bool = False, receives_ahead: bool = False
+) -> Program:
     """The program of a schedule without violations.
 
-    ``sends_block``: a rank also waits until what it sends has arrived.
+    ``sends_block``: a rank also waits until what it sends has arrived. ``receives_ahead``: a
+    transfer begins when it is sent, whether or not the receiver has come that far: its buffers
+    were posted long before, so the wire is used while the receiver computes.
 
     Raises:
         ValueError: a rank waits for a message that no rank sends before it waits itself.
     """
     rank_of_stage = {
-        action.stage: rank for rank, row in enumerate(schedule.ranks) for action in row
+        part.stage: rank
+        for rank, row in enumerate(schedule.ranks)
+        for action in row
+        for part in action.parts or (action,)
     }
     messages = list(_messages(schedule))
     transfer_of = {key: index for index, key in enumerate(messages)}
@@ -103,7 +119,8 @@ def compile_schedule(schedule: Schedule, *, sends_block: bool = False) -> Progra
     )
     work_of = {work: index for index, work in enumerate(works)}
     items = tuple(tuple(_items(row, work_of, transfer_of, sends_block)) for row in schedule.ranks)
-    return Program(items, transfers, works, sends, tuple(links), tuple(_steps(items)))
+    steps = tuple(_steps(items))
+    return Program(items, transfers, works, sends, tuple(links), steps, receives_ahead)
 
 
 @lru_cache(maxsize=128)

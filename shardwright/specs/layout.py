@@ -303,7 +303,9 @@ class Layout(Spec):
                 "schedule", f"schedule is {self.schedule or 'null'} with pp = {self.pp}",
                 "null" if self.pp == 1 else "1f1b",
             ))  # fmt: skip
-        found += [Violation("schedule", *broken) for broken in vpp_problems(self.schedule, self.vpp)]
+        found += [
+            Violation("schedule", *broken) for broken in vpp_problems(self.schedule, self.vpp)
+        ]
         return found
 
     def _placement_violations(self) -> list[Violation]:

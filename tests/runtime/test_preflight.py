@@ -68,6 +68,17 @@ def test_plan_for_another_world_size_is_refused() -> None:
         pytest.param({"recompute": Recompute(policy="selective")}, "selective recompute", id="re"),
         pytest.param({"loss_chunks": 2}, "loss_chunks = 2", id="loss-chunks"),
         pytest.param({"offload": ("optimizer",)}, "offload optimizer", id="offload"),
+        pytest.param({"pp": 2, "schedule": "zb-h1"}, "schedule zb-h1", id="zb-h1"),
+        pytest.param({"pp": 2, "schedule": "zb-h2"}, "schedule zb-h2", id="zb-h2"),
+        pytest.param(
+            {"pp": 2, "vpp": 2, "schedule": "interleaved-1f1b"},
+            "vpp = 2, schedule interleaved-1f1b",
+            id="interleaved",
+        ),
+        pytest.param({"pp": 2, "vpp": 2, "schedule": "zb-v"}, "schedule zb-v", id="zb-v"),
+        pytest.param(
+            {"pp": 2, "vpp": 2, "schedule": "dualpipev"}, "schedule dualpipev", id="dualpipev"
+        ),
     ],
 )
 def test_plan_that_needs_what_is_not_built_is_refused(choices: dict[str, Any], named: str) -> None:

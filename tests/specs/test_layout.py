@@ -66,6 +66,14 @@ def test_boundaries_and_recompute_are_taken_as_given() -> None:
         ({"dp": 8, "zero": 1, "zero_shard_degree": 3}, "zero_shard_degree", "one of [2, 4]"),
         ({"dp": 8, "zero_shard_degree": 2}, "zero_shard_degree", "zero_shard_degree = 1"),
         ({"pp": 2, "dp": 4, "vpp": 2}, "schedule", "vpp = 1 or interleaved-1f1b"),
+        (
+            {"pp": 2, "dp": 4, "vpp": 2, "schedule": "zb-h1"},
+            "schedule",
+            "vpp = 1 or interleaved-1f1b",
+        ),
+        ({"pp": 2, "dp": 4, "schedule": "interleaved-1f1b"}, "schedule", "vpp = 2 or 1f1b"),
+        ({"pp": 2, "dp": 4, "schedule": "zb-v"}, "schedule", "vpp = 2"),
+        ({"dp": 8, "vpp": 2}, "schedule", "vpp = 1"),
     ],
 )
 def test_each_rule_says_what_would_obey_it(
@@ -123,6 +131,14 @@ def test_stages_sit_where_their_schedule_wants_them(
     stages = place_stages([0, 1, 2, 3], 4, 2, schedule)
     assert [stage.rank for stage in stages] == ranks
     assert [stage.chunk for stage in stages] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp"),
+    [("gpipe", 1), ("interleaved-1f1b", 2), ("zb-h2", 1), ("zb-v", 2), ("dualpipev", 2)],
+)
+def test_each_schedule_has_its_number_of_stages_per_rank(schedule: str, vpp: int) -> None:
+    assert rules(layout(pp=2, dp=4, vpp=vpp, schedule=schedule)) == []
 
 
 def test_stages_sit_where_their_schedule_puts_them() -> None:

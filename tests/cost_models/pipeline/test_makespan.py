@@ -196,6 +196,40 @@ def test_one_micro_batch_crosses_every_wire_once_each_way() -> None:
     assert timeline.ranks[0].transfer_s == pytest.approx(0.5)
 
 
+def test_a_receive_that_was_posted_ahead_hides_the_wire() -> None:
+    """By hand: rank 1's second input crosses while it computes on its first.
+
+    Forward messages take 1 s. F0 of rank 0 ends at 1 s, F1 at 2 s; rank 1 runs F0 from 2 to 4 s and
+    F1 at once, since it came at 3 s. Where its receive is posted only at 4 s, it comes at 5 s.
+    """
+    schedule = build_schedule("gpipe", pp=2, num_micro_batches=2)
+    work_s: dict[Work, Seconds] = {(0, F): (1.0,), (1, F): (2.0,), (0, B): (1.0,), (1, B): (1.0,)}
+    costs = PipelineCosts(work_s, {(0, SEND_F): 1.0, (1, SEND_B): 0.0})
+    ahead = compile_schedule(schedule, receives_ahead=True)
+    assert simulate(ahead, costs).makespan_s == pytest.approx(6.0 + 2.0 + 1.0)
+    assert simulate(compile_schedule(schedule), costs).makespan_s == pytest.approx(7.0 + 3.0)
+    never_slower = SharedCores.of(pp=2, ranks_per_stage=1, ranks_per_node=2)
+    alike = {work: seconds * 2 for work, seconds in work_s.items()}
+    shared = PipelineCosts(alike, costs.transfer_s, never_slower)
+    assert simulate(ahead, shared).makespan_s == pytest.approx(9.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "vpp"), [("interleaved-1f1b", 2), ("zb-h2", 1), ("zb-v", 2), ("dualpipev", 2)]
+)
+@pytest.mark.parametrize("ranks_per_node", [1, 3])
+def test_chunks_and_parts_add_up(name: str, vpp: int, ranks_per_node: int) -> None:
+    program = compile_schedule(build_schedule(name, pp=3, vpp=vpp, num_micro_batches=7))
+    shared = SharedCores.of(pp=3, ranks_per_stage=1, ranks_per_node=ranks_per_node)
+    work_s = {work: (1.0 + work[0] / 8,) * len(shared.levels) for work in program.works}
+    costs = PipelineCosts(work_s, dict.fromkeys(program.sends, 0.125), shared)
+    timeline = simulate(program, costs)
+    check_books(timeline, program)
+    for rank, row in enumerate(program.items):
+        works = [work_s[program.works[item.work]][0] for item in row if item.work >= 0]
+        assert timeline.ranks[rank].busy_s == pytest.approx(sum(works))
+
+
 def test_two_ranks_on_one_core_take_as_long_as_one_after_the_other() -> None:
     shared = SharedCores.of(pp=2, ranks_per_stage=1, ranks_per_node=2)
     work_s = {(stage, kind): (1.0, 2.0) for stage in range(2) for kind in (F, B)}

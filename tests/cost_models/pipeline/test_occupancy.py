@@ -60,6 +60,35 @@ def test_without_a_pipeline_one_micro_batch_at_a_time() -> None:
     assert moments_of(layout) == ((Moment((0, F), (), 0), Moment((0, B), (), 0)),)
 
 
+def test_split_backwards_hold_until_the_gradient_of_weights() -> None:
+    """ZB-H1 holds p micro-batches on every rank; rank r puts r gradients of weights off."""
+    program = cached_program(ScheduleName.ZB_H1, 4, 1, 12)
+    for rank in range(4):
+        found = moments(program)[rank]
+        assert most_held(found, F) == 3
+        assert most_held(found, ActionKind.BACKWARD_INPUT) == 3
+        assert most_held(found, ActionKind.BACKWARD_WEIGHT) == 3
+
+
+def test_a_pair_works_on_two_micro_batches() -> None:
+    """DualPipeV holds 2p + 1 chunks, of which a pair works on two; p = 2."""
+    program = cached_program(ScheduleName.DUALPIPE_V, 2, 2, 8)
+    for rank in range(2):
+        found = moments(program)[rank]
+        assert most_held(found, ActionKind.OVERLAP_F_B) == 2 * 2 + 1 - 2
+        assert most_held(found, B) <= 2 * 2 + 1 - 1
+
+
+def test_interleaved_chunks_are_counted_apart() -> None:
+    """By hand, rank 0 of 2 with 2 chunks: 4 forwards ahead and one more are 3 and 2.
+
+    The backward works on one of the 2.
+    """
+    program = cached_program(ScheduleName.INTERLEAVED, 2, 2, 8)
+    held = {moment.held for moment in moments(program)[0] if moment.work == (2, B)}
+    assert ((0, 3), (2, 1)) in held
+
+
 def test_moments_do_not_dominate_one_another() -> None:
     program = cached_program(ScheduleName.ONE_F_ONE_B, 4, 1, 12)
     for rank in range(4):

@@ -71,6 +71,32 @@ def test_a_schedule_that_deadlocks_does_not_compile() -> None:
         compile_schedule(schedule)
 
 
+@pytest.mark.parametrize(
+    ("name", "vpp"), [("interleaved-1f1b", 2), ("zb-h1", 1), ("zb-v", 2), ("dualpipev", 2)]
+)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_chunks_and_parts_compile(name: str, vpp: int, ahead: bool) -> None:
+    schedule = build_schedule(name, pp=3, vpp=vpp, num_micro_batches=7)
+    program = compile_schedule(schedule, receives_ahead=ahead)
+    check_order(program)
+    assert program.receives_ahead is ahead
+    assert all(sender != receiver for sender, receiver in program.links)
+    computed = [i for row in program.items for i in row if i.work >= 0]
+    assert all(program.works[item.work][1] is item.actions[0].kind for item in computed)
+    for rank, row in enumerate(program.items):
+        for transfer in (t for item in row for t in item.sent):
+            assert program.links[program.transfers[transfer].link][0] == rank
+
+
+def test_a_pair_is_one_item_with_the_stage_of_its_forward() -> None:
+    program = compile_schedule(build_schedule("dualpipev", pp=2, vpp=2, num_micro_batches=4))
+    pairs = [i for row in program.items for i in row if i.actions[0].parts]
+    assert {program.works[item.work] for item in pairs} == {
+        (stage, ActionKind.OVERLAP_F_B) for stage in (0, 1, 2, 3)
+    }
+    assert all(len(item.actions) == 1 for item in pairs)
+
+
 def test_equal_requests_share_a_program() -> None:
     stage = Stage(stage=0, rank=0, chunk=0, layers=(0, 1))
     layout = Layout(num_microbatches=3, stages=(stage,))
