@@ -61,7 +61,7 @@ def read_matrix(text: str) -> DeviceMatrix | None:
     chosen = next((table for table in titled or tables if _is_about_links(table)), None)
     if chosen is None:
         chosen = _without_header(lines)
-    if chosen is None:
+    if chosen is None or not _is_about_links(chosen):
         return None
     matrix = _matrix_of(chosen, _tool_of(text, chosen))
     legend = dict(re.findall(r"\b(NIC\d+)\s*[:=]\s*([A-Za-z][\w.\-]*)", text))
@@ -78,7 +78,7 @@ def _tables(lines: Sequence[str]) -> Iterator[_Table]:
             continue
         columns, tail, first_row = header
         title = next((line for line in reversed(lines[:position]) if line.strip()), "")
-        rows, end = _rows(lines, first_row, columns)
+        rows, end = _rows(lines, first_row, columns, len(columns) + len(tail))
         count = sum(bool(_ACCELERATOR.fullmatch(name)) for name in columns)
         yield _Table(title, columns, count, tail, rows)
         position = max(end, position + 1)
@@ -140,9 +140,12 @@ def _joined(line: str) -> str:
 
 
 def _rows(
-    lines: Sequence[str], start: int, columns: Sequence[str]
+    lines: Sequence[str], start: int, columns: Sequence[str], width: int
 ) -> tuple[dict[str, tuple[list[str], str]], int]:
-    """Lines that begin with a column's name; ends at the first other one."""
+    """Lines that begin with a column's name; ends at the first other one.
+
+    A row of fewer than ``width`` words may go on in the next line.
+    """
     rows: dict[str, tuple[list[str], str]] = {}
     name = ""
     at = start
@@ -154,7 +157,7 @@ def _rows(
         if label in columns and label not in rows and len(words) > 1 and words[1] not in columns:
             name = label
             rows[name] = (words[1:], lines[at])
-        elif name and len(rows[name][0]) < len(columns) and all(map(_is_cell, words)):
+        elif name and len(rows[name][0]) < width and all(map(_is_cell, words)):
             rows[name] = (rows[name][0] + words, " ".join([name, *rows[name][0], *words]))
         else:
             return rows, at

@@ -199,26 +199,6 @@ def test_other_names_are_refused_with_the_nearest(text: str, message: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "memory_gib", "slug"),
-    [
-        ("nvidia-h100-80gb-hbm3", 79.1, "h100-sxm5-80gb"),
-        ("nvidia-h100-pcie", 79.1, "h100-pcie-80gb"),
-        ("nvidia-a100-sxm4-40gb", 39.5, "a100-sxm4-40gb"),
-        ("nvidia-a100-80gb-pcie", 79.15, "a100-pcie-80gb"),
-        ("nvidia-geforce-rtx-4090", 23.6, "rtx-4090-24gb"),
-        ("amd-instinct-mi300x", 191.98, "mi300x-192gb"),
-        ("nvidia-h100-80gb-hbm3-mig-3g.40gb", 39.5, None),
-        ("unheard-of", 80.0, None),
-    ],
-)
-def test_devices_are_recognised_by_name_and_memory(
-    name: str, memory_gib: float, slug: str | None
-) -> None:
-    entry = catalogue.entry_of_device(name, int(memory_gib * 2**30))
-    assert (entry and entry.slug) == slug
-
-
-@pytest.mark.parametrize(
     ("slug", "devices", "tier", "bandwidth"),
     [
         ("h100-sxm5-80gb", 8, "nvlink", "450 GB/s"),
@@ -239,3 +219,32 @@ def test_bridges_do_not_reach_a_whole_node(
 def test_the_weakest_kind_of_knowledge_counts() -> None:
     assert catalogue.weakest(["measured", "datasheet"]) == "datasheet"
     assert catalogue.weakest(["recalled", "derived", "measured"]) == "recalled"
+
+
+@pytest.mark.parametrize(
+    ("slug", "words"),
+    [
+        ("h100-sxm5-80gb", None),
+        ("mtt-s5000-80gb", "datasheet only"),
+        ("mi300x-192gb", "datasheet only but for measured matrix products"),
+        ("cpu-of-mine", None),
+    ],
+)
+def test_what_is_known_from_datasheets_only_says_so(slug: str, words: str | None) -> None:
+    assert catalogue.evidence_in_words(slug) == words
+
+
+def test_the_vendors_own_network() -> None:
+    h100 = catalogue.accelerator_entry("h100-sxm5-80gb")
+    tier = catalogue.own_network(h100, 8)
+    assert tier is not None
+    assert tier.bandwidth_bytes_per_s == 50e9
+    assert catalogue.own_network(h100, 3) is None
+
+
+def test_links_through_the_host() -> None:
+    l40s = catalogue.accelerator_entry("l40s-48gb")
+    assert catalogue.host_links(l40s).bandwidth_bytes_per_s == 15.5e9
+    assert catalogue.host_links(l40s, direct=True).bandwidth_bytes_per_s == 31e9
+    with pytest.raises(InputError, match="through their host"):
+        catalogue.host_links(catalogue.accelerator_entry("b300-sxm-288gb"))

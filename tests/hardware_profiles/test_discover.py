@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.hardware_profiles import discover
+from shardwright.hardware_profiles import catalogue, discover
 from shardwright.hardware_profiles.discover import (
     Host,
     cpu_cluster,
@@ -17,6 +17,7 @@ from shardwright.hardware_profiles.discover import (
     slug_of,
     usable_cores,
 )
+from tests.hardware_profiles.topology import samples
 
 GIB = 2**30
 CPU_INFO = """processor\t: 0
@@ -152,3 +153,29 @@ def test_without_torch_the_machine_is_a_cpu(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(discover, "current_device_type", missing)
     assert local_cluster(2).accelerator.vendor == "cpu"
+
+
+def test_a_machine_without_accelerators_is_described_as_its_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(discover, "current_device_type", lambda: "cpu")
+    monkeypatch.setattr(discover, "read_this_node", lambda: ())
+    described = discover.describe_this_node()
+    assert described.cluster.accelerator.vendor == "cpu"
+    assert described.guesses
+
+
+def test_tools_describe_the_links_of_a_machine_with_accelerators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry = catalogue.accelerator_entry("a100-sxm4-40gb")
+    monkeypatch.setattr(discover, "device_count", lambda kind: 4)
+    monkeypatch.setattr(discover, "current_device_type", lambda: "cuda")
+    monkeypatch.setattr(discover, "_describe_accelerator", lambda kind: (entry, entry.to_spec()))
+    reading = samples.reading("mesh_4_a100_rails")
+    monkeypatch.setattr(discover, "read_this_node", lambda: (reading,))
+    (group,) = local_cluster().groups
+    assert group.intra_node.pair_bandwidth_bytes_per_s == 100e9
+    assert group.scale_up_domain_gpus == 4
+    (part,) = local_cluster(2).groups
+    assert part.intra_node.bandwidth_bytes_per_s == 100e9

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from shardwright.specs import AcceleratorSpec, ClusterSpec
+from shardwright.specs.cluster import SharedResource
 from tests.specs.small import cluster, group, tier
 
 
@@ -34,6 +35,26 @@ def test_ranks_are_joined_by_the_slowest_link_between_them(
 ) -> None:
     spec = ClusterSpec(name="toy", groups=(group(2, 4, domain),))
     assert spec.tier_between(*ranks).name == name
+
+
+def test_domains_of_a_later_group_are_counted_from_its_own_first_rank() -> None:
+    mixed = ClusterSpec(
+        name="mixed",
+        groups=(group(1, 3), group(2, 4), group(2, 4)),
+        between_groups=tier("ethernet", 1e9),
+    )
+    assert mixed.tier_between(3, 6).name == "nvlink"
+    assert mixed.tier_between(6, 7).name == "infiniband"
+    assert mixed.tier_between(11, 14).name == "nvlink"
+    assert mixed.tier_between(2, 3).name == "ethernet"
+
+
+def test_few_adapters_limit_what_leaves_a_node() -> None:
+    nic = SharedResource(kind="nic", capacity=2, ranks=4)
+    few = group().model_copy(update={"shared_resources": (nic,)})
+    graph = ClusterSpec(name="few", groups=(few,)).link_graph()
+    assert graph.edges["0/0", "0/fabric"]["bandwidth_bytes_per_s"] == 2 * 1e10
+    assert group().model_copy(update={"inter_node": None}).node_network_bytes_per_s == 0
 
 
 def test_the_link_graph_joins_every_node_to_the_fabric() -> None:

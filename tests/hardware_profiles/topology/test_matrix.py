@@ -1,0 +1,55 @@
+"""Tables of links, whole and cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwright.hardware_profiles.topology.matrix import read_matrix
+from tests.hardware_profiles.topology import samples
+
+
+def test_a_row_that_was_cut_off_is_read_from_the_others() -> None:
+    text = (
+        "        GPU0    GPU1    GPU2\nGPU0     X      NV4     SYS\nGPU1    NV4      X      PHB\n"
+    )
+    matrix = read_matrix(text)
+    assert matrix is not None
+    assert matrix.links == (("X", "NV4", "SYS"), ("NV4", "X", "PHB"), ("SYS", "PHB", "X"))
+
+
+def test_cells_that_nothing_tells_are_unknown() -> None:
+    matrix = read_matrix("        GPU0    GPU1    GPU2\nGPU0     X      NV4     SYS\n")
+    assert matrix is not None
+    assert matrix.links[1] == ("NV4", "X", None)
+    assert matrix.classes == ("NV4", "SYS")
+
+
+def test_a_table_of_peer_access_alone_is_no_matrix() -> None:
+    text = samples.text("peer_access_before").split("$ nvidia-smi topo -m")[0]
+    assert read_matrix(text) is None
+
+
+def test_hops_and_weights_are_no_links() -> None:
+    text = samples.text("rocm_4_with_numa").split("=============================== Link")[0]
+    assert read_matrix(text) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "affinity"),
+    [
+        ("0-7\t1\t\tN/A", ("0-7", "1", "N/A")),
+        ("\t1\t\tN/A", (None, "1", "N/A")),
+        ("0-7\t\t\t3", ("0-7", None, "3")),
+        ("0-7", ("0-7", None, None)),
+    ],
+)
+def test_affinities_behind_tabs(row: str, affinity: tuple[str | None, ...]) -> None:
+    header = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+    matrix = read_matrix(f"{header}GPU0\t X \tPIX\t{row}\nGPU1\tPIX\t X \t{row}\n")
+    assert matrix is not None
+    found = (matrix.cpu_affinity, matrix.numa, matrix.device_numa)
+    assert tuple(part and part["GPU1"] for part in found) == affinity
+
+
+def test_prose_about_devices_is_no_header() -> None:
+    assert read_matrix("GPU0 to GPU3 talk over NIC0\nGPU1 is fine\n") is None
