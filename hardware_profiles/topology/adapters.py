@@ -26,7 +26,7 @@ def read_ports(text: str) -> tuple[str, tuple[AdapterPort, ...]] | None:
         ("ibstatus", r"^\s*rate:\s+\d", _read_ibstatus),
         ("rdma link", r"^\s*link \S+/\d+ .*\bstate ", _read_rdma_link),
         ("ethtool", r"^\s*Settings for \S+:", _read_ethtool),
-        ("ibdev2netdev", r"^\S+ port \d+ ==> ", _read_netdev),
+        ("ibdev2netdev", r"^\S+\s+port\s+\d+\s+==> ", _read_netdev),
         ("/sys/class/infiniband", r"^\s*[\d.]+ Gb/sec", _read_rates),
     ):
         if re.search(sign, text, re.MULTILINE):
@@ -125,7 +125,9 @@ def _read_rdma_link(text: str) -> Iterator[AdapterPort]:
 
 def _read_netdev(text: str) -> Iterator[AdapterPort]:
     """``mlx5_0 port 1 ==> ib0 (Up)``: no rates."""
-    for name, state in re.findall(r"^(\S+) port \d+ ==> \S+ \((\w+)\)", text, re.MULTILINE):
+    for name, state in re.findall(
+        r"^(\S+)\s+port\s+\d+\s+==>\s+\S+\s+\((\w+)\)", text, re.MULTILINE
+    ):
         yield AdapterPort(name=name, state=state)
 
 

@@ -62,13 +62,17 @@ def _read_nvidia(text: str) -> tuple[DeviceRow, ...]:
 
 
 def _read_names(text: str) -> tuple[DeviceRow, ...]:
-    """``GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-...)``, slices indented below."""
+    """``GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-...)``, slices indented below.
+
+    Reports of an environment print the same without the identity, or ``GPU 0,1,2: NAME``.
+    """
     rows = []
-    for block in re.split(r"^\s*(?=GPU \d+: )", text, flags=re.MULTILINE)[1:]:
-        found = re.match(r"GPU \d+: (.+?)\s*\(UUID", block)
+    for block in re.split(r"^\s*(?=GPU [\d,]+: )", text, flags=re.MULTILINE)[1:]:
+        found = re.match(r"GPU ([\d,]+): ([A-Za-z].+?)\s*(?:\(UUID.*)?$", block, re.MULTILINE)
         if found:
             is_sliced = bool(re.search(r"^\s+MIG \S+", block, re.MULTILINE))
-            rows.append(DeviceRow(found[1], is_sliced=is_sliced))
+            row = DeviceRow(found[2], is_sliced=is_sliced)
+            rows += [row] * len(found[1].strip(",").split(","))
     return tuple(rows)
 
 
@@ -139,7 +143,7 @@ def _read_rocm(text: str) -> tuple[DeviceRow, ...]:
     """``rocm-smi --showproductname --showmeminfo vram --showmaxpower``: a line per fact."""
     facts: dict[int, dict[str, str]] = {}
     for index, key, value in re.findall(
-        r"^\s*GPU\[(\d+)\]\s*:\s*([^:\n]+?)\s*:\s*(.*?)\s*$", text, re.MULTILINE
+        r"^\s*(?:GPU|HCU|DCU) ?\[(\d+)\]\s*:\s*([^:\n]+?)\s*:\s*(.*?)\s*$", text, re.MULTILINE
     ):
         facts.setdefault(int(index), {})[key.lower()] = value
     rows = []

@@ -37,6 +37,9 @@ _LINK = re.compile(
     r"|SPB|MPB|MDF|XL\d+|NA|[A-Z][A-Z_]*\d*",
     re.IGNORECASE,
 )
+TAB_STOP = 8
+
+_TITLE = re.compile(r"link\s*type", re.IGNORECASE)
 _SELF = re.compile(r"X|SELF|S|0|N/A|-|\*", re.IGNORECASE)
 
 
@@ -57,7 +60,7 @@ def read_matrix(text: str) -> DeviceMatrix | None:
     """The first table of link types in a clean text; None where there is none."""
     lines = text.split("\n")
     tables = [table for table in _tables(lines) if table.rows]
-    titled = [table for table in tables if re.search(r"link\s*type", table.title, re.IGNORECASE)]
+    titled = [table for table in tables if _TITLE.search(table.title)]
     chosen = next((table for table in titled or tables if _is_about_links(table)), None)
     if chosen is None:
         chosen = _without_header(lines)
@@ -182,8 +185,8 @@ def _is_about_links(table: _Table) -> bool:
         if column != name
     ]
     links = [cell for cell in cells if _LINK.fullmatch(cell) and not _NOT_LINKS.fullmatch(cell)]
-    if not cells:  # one device alone: only the affinities tell
-        return bool(table.tail)
+    if not cells:  # one device alone: only the affinities or the title tell
+        return bool(table.tail or _TITLE.search(table.title))
     return len(links) * 2 > len(cells)
 
 
@@ -228,7 +231,7 @@ def _cells(words: Sequence[str], count: int) -> list[str | None]:
 def _tail(table: _Table, name: str, line: str) -> dict[str, str]:
     """What stands behind the links of a row, by title.
 
-    As many words as titles: in order. Fewer: by tabs, else by the column that a word stands under.
+    As many words as titles: in order. Fewer: by tabs, else by where they stand.
     """
     titles = [title for title, _ in table.tail]
     plain = re.sub(r"(?<=\d),[ \t]+(?=\d)", ",", _joined(line).replace("|", " "))
@@ -243,11 +246,33 @@ def _tail(table: _Table, name: str, line: str) -> dict[str, str]:
         last = next((cell for cell in behind[len(titles) - 1 :] if cell), "")
         values = [*behind[: len(titles) - 1], last]
         return {title: value for title, value in zip(titles, values, strict=False) if value}
-    starts = [start for _, start in table.tail]
-    return {
-        titles[min(range(len(starts)), key=lambda i: abs(starts[i] - word.start()))]: word[0]
-        for word in words
-    }
+    return _by_position(table.tail, words)
+
+
+def _by_position(tail: Sequence[tuple[str, int]], words: Sequence[re.Match[str]]) -> dict[str, str]:
+    """Words behind the links where some are missing, by where they stand.
+
+    Under their titles; or, where tabs became spaces, by stops of 8 characters: an empty cell is one
+    stop wide, however wide its title is.
+    """
+    starts = [start for _, start in tail]
+    if all(any(abs(word.start() - start) <= 1 for start in starts) for word in words):
+        return {
+            tail[min(range(len(starts)), key=lambda i: abs(starts[i] - word.start()))][0]: word[0]
+            for word in words
+        }
+    found: dict[str, str] = {}
+    remaining, stop = list(words), starts[0]
+    for title, _ in tail[:-1]:
+        if remaining and remaining[0].start() < stop + TAB_STOP // 2:
+            word = remaining.pop(0)
+            found[title] = word[0]
+            stop = (word.end() // TAB_STOP + 1) * TAB_STOP
+        else:
+            stop += TAB_STOP
+    if remaining:
+        found[tail[-1][0]] = remaining[0][0]
+    return found
 
 
 def _without_header(lines: Sequence[str]) -> _Table | None:
@@ -291,6 +316,6 @@ def _tool_of(text: str, table: _Table) -> str:
 
 def _listed_numa(text: str, names: Sequence[str]) -> dict[str, str] | None:
     """``GPU[3] : (Topology) Numa Node: 1`` below the tables."""
-    rows = dict(re.findall(r"GPU\[(\d+)\]\s*:.*?Numa Node\s*:\s*(-?\d+)", text))
+    rows = dict(re.findall(r"(?:GPU|HCU|DCU) ?\[?(\d+)\]?\s*:.*?Numa Node\s*:\s*(-?\d+)", text))
     found = {name: rows[index] for i, name in enumerate(names) if (index := str(i)) in rows}
     return found or None

@@ -37,8 +37,8 @@ def _plain(sign: str) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a clean text, without the marks of a quotation."""
-    return [re.sub(r"^\s*>\s?", "", line) for line in text.split("\n")]
+    """The lines of a clean text, without the marks of a quotation or of a comment."""
+    return [re.sub(r"^\s*(?:>|#(?=\s))\s?", "", line) for line in text.split("\n")]
 
 
 def fields_of(line: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from shardwright.hardware_profiles.topology import read_topology
 from shardwright.hardware_profiles.topology.matrix import read_matrix
 from tests.hardware_profiles.topology import samples
 
@@ -53,3 +54,30 @@ def test_affinities_behind_tabs(row: str, affinity: tuple[str | None, ...]) -> N
 
 def test_prose_about_devices_is_no_header() -> None:
     assert read_matrix("GPU0 to GPU3 talk over NIC0\nGPU1 is fine\n") is None
+
+
+@pytest.mark.parametrize(
+    ("row", "affinity"),
+    [
+        ("                0               N/A", (None, "0", "N/A")),  # tabs that became spaces
+        ("                        0               N/A", (None, "0", "N/A")),  # under the titles
+        ("        0-7     1", ("0-7", "1", None)),
+    ],
+)
+def test_affinities_behind_spaces(row: str, affinity: tuple[str | None, ...]) -> None:
+    header = "        GPU0    GPU1    CPU Affinity    NUMA Affinity   GPU NUMA ID\n"
+    matrix = read_matrix(f"{header}GPU0     X      PIX{row[3:]}\nGPU1    PIX      X {row[3:]}\n")
+    assert matrix is not None
+    found = (matrix.cpu_affinity, matrix.numa, matrix.device_numa)
+    assert tuple(part and part["GPU0"] for part in found) == affinity
+
+
+def test_comments_quotes_and_one_device() -> None:
+    commented = "# GPU0 GPU1\n# GPU0 X PIX\n# GPU1 PIX X\n"
+    matrix = read_topology(commented).matrix
+    assert matrix is not None
+    assert matrix.classes == ("PIX",)
+    alone = "== Link Type between two GPUs ==\n       GPU0\nGPU0   0\n"
+    matrix = read_topology(alone).matrix
+    assert matrix is not None
+    assert (matrix.tool, matrix.links) == ("rocm-smi", (("X",),))
