@@ -24,18 +24,30 @@ class NormBlock(Spec):
     epsilon: PositiveFloat
     weight: bool = True
     """False: no learned scale (OLMo)."""
+    unit_offset: bool = False
+    """The scale is 1 + weight (Gemma)."""
 
     @property
     def num_parameters(self) -> int:
         return self.hidden_size * (self.weight + self.bias)
 
 
+RopeScaling = Literal["none", "llama3", "step", "linear", "dynamic", "yarn", "longrope", "mrope"]
+"""How frequencies change beyond the first training length: ``llama3`` blends between two
+frequencies (Llama 3.1), ``step`` changes at one (Llama 4), ``linear``, ``dynamic`` and ``yarn``
+as in arXiv 2309.00071, ``longrope`` as in arXiv 2402.13753, ``mrope`` in three sections for
+images."""
+
+
 class RotaryPositions(Spec):
-    """Rotary position embedding (Su et al. 2021), rotating pairs (i, i + head_dim / 2)."""
+    """Rotary position embedding (Su et al. 2021), rotating pairs (i, i + size / 2)."""
 
     base: PositiveFloat
-    scaling: Literal["none", "llama3"] = "none"
-    """``llama3``: the frequency-dependent scaling of Llama 3.1."""
+    size: Extent | None = None
+    """Dimensions of a head that rotate; null = all."""
+    interleaved: bool = False
+    """Pairs are (2i, 2i + 1) (GPT-J, Cohere)."""
+    scaling: RopeScaling = "none"
     factor: PositiveFloat = 1.0
     low_freq_factor: PositiveFloat = 1.0
     high_freq_factor: PositiveFloat = 4.0
@@ -71,6 +83,7 @@ class AttentionBlock(Spec):
     """Each token sees at most this many tokens, itself included; null = all."""
     qk_norm: QkNorm = "none"
     qk_norm_bias: bool = False
+    qk_norm_weight: bool = True
     sinks: bool = False
     """One learned logit per head that takes part in every softmax (GPT-OSS)."""
     softcap: PositiveFloat | None = None
@@ -79,6 +92,16 @@ class AttentionBlock(Spec):
     """The output is multiplied by a sigmoid of a further projection of query size (Qwen3-Next)."""
     relative_buckets: Extent | None = None
     """A learned bias per head and distance bucket, held by this layer (T5)."""
+    alibi: bool = False
+    """Scores fall linearly with distance (arXiv 2108.12409)."""
+    chunked: bool = False
+    """Tokens see their own chunk of ``sliding_window`` tokens only (Llama 4)."""
+    scale: PositiveFloat | None = None
+    """Of the scores; null = head_dim^-0.5."""
+    clip: PositiveFloat | None = None
+    """Queries, keys and values are clamped to this magnitude."""
+    key_bias: bool = True
+    """False: of the biases that ``qkv_bias`` adds, the keys have none (ViT of CLIP's kin)."""
     cross: bool = False
     """Keys and values come from another tower (see `Edge`), of width ``memory_size``."""
     memory_size: Extent | None = None
@@ -108,9 +131,10 @@ class AttentionBlock(Spec):
         queries = self.query_size * (2 if self.gated else 1)
         kv_inputs = (self.memory_size or self.hidden_size) if self.cross else self.hidden_size
         weights = self.hidden_size * (queries + self.query_size) + kv_inputs * 2 * self.kv_size
-        biases = (queries + 2 * self.kv_size) * self.qkv_bias + self.hidden_size * self.output_bias
+        inputs = queries + self.kv_size * (1 + self.key_bias)
+        biases = inputs * self.qkv_bias + self.hidden_size * self.output_bias
         norms = {"none": 0, "head": 2 * self.head_dim, "width": self.query_size + self.kv_size}
-        scales = norms[self.qk_norm] * (2 if self.qk_norm_bias else 1)
+        scales = norms[self.qk_norm] * (self.qk_norm_weight + self.qk_norm_bias)
         extra = self.num_heads * (self.sinks + (self.relative_buckets or 0))
         return weights + biases + scales + extra
 
@@ -170,7 +194,10 @@ class LatentAttentionBlock(Spec):
         return queries + keys + self.hidden_size * self.indexer.num_heads
 
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu_squared"]
+Activation = Literal[
+    "silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu_squared", "tanh", "xielu"
+]
+"""``xielu`` has two learned numbers (Apertus)."""
 
 
 class MlpBlock(Spec):
@@ -187,7 +214,8 @@ class MlpBlock(Spec):
     def num_parameters(self) -> int:
         up = 2 if self.gated else 1
         weights = (up + 1) * self.hidden_size * self.ffn_size
-        return weights + (up * self.ffn_size + self.hidden_size) * self.bias
+        biases = (up * self.ffn_size + self.hidden_size) * self.bias
+        return weights + biases + 2 * (self.activation == "xielu")
 
 
 class MoeBlock(Spec):
@@ -214,6 +242,8 @@ class MoeBlock(Spec):
     num_groups: Extent = 1
     """Experts lie in groups, and each token goes to at most ``top_groups`` of them."""
     top_groups: Extent = 1
+    latent_size: Extent | None = None
+    """Tokens are projected to this width before the routed experts and back after them."""
     capacity_factor: PositiveFloat | None = None
     """Tokens per expert over the even share beyond which tokens are dropped; null = dropless."""
 
@@ -230,9 +260,9 @@ class MoeBlock(Spec):
 
     @property
     def parameters_per_expert(self) -> int:
-        up = 2 if self.gated else 1
-        weights = (up + 1) * self.hidden_size * self.expert_size
-        return weights + (up * self.expert_size + self.hidden_size) * self.bias
+        up, width = 2 if self.gated else 1, self.latent_size or self.hidden_size
+        weights = (up + 1) * width * self.expert_size
+        return weights + (up * self.expert_size + width) * self.bias
 
     @property
     def num_expert_parameters(self) -> int:
@@ -245,7 +275,8 @@ class MoeBlock(Spec):
         up = 2 if self.gated else 1
         shared = (up + 1) * self.hidden_size * (self.shared_size or 0)
         router = self.num_experts * (self.hidden_size + self.router_bias + self.correction_bias)
-        return router + shared + self.hidden_size * self.shared_gate
+        latent = 2 * self.hidden_size * (self.latent_size or 0)
+        return router + shared + latent + self.hidden_size * self.shared_gate
 
     @property
     def num_parameters(self) -> int:
@@ -257,10 +288,15 @@ class MoeBlock(Spec):
 
 
 class StateSpaceBlock(Spec):
-    """A selective state space (Mamba, arXiv 2312.00752; Mamba-2, arXiv 2405.21060)."""
+    """A selective state space or its like.
+
+    Mamba: arXiv 2312.00752; Mamba-2: arXiv 2405.21060; gated delta net: arXiv 2412.06464, whose
+    value width is ``inner_size``, value heads are ``num_heads``, key heads are ``num_groups`` and
+    key head size is ``state_size``.
+    """
 
     kind: Literal["state_space"] = "state_space"
-    version: Literal["mamba", "mamba2"]
+    version: Literal["mamba", "mamba2", "gated_delta"]
     hidden_size: Extent
     inner_size: Extent
     state_size: Extent
@@ -276,6 +312,10 @@ class StateSpaceBlock(Spec):
     """Mamba-2: heads of a group share B and C."""
     chunk_size: Extent = 256
     """Mamba-2: tokens per chunk of the scan."""
+    selection_norms: bool = False
+    """Mamba: the step size, B and C pass through norms with a scale (Jamba)."""
+    gate_norm: bool = True
+    """Mamba-2: the gated output passes through a norm with a scale."""
 
     @model_validator(mode="after")
     def _version_has_its_sizes(self) -> StateSpaceBlock:
@@ -293,8 +333,9 @@ class StateSpaceBlock(Spec):
 
     @property
     def input_size(self) -> int:
-        """Columns of the input projection: gate and convolved channels, and Mamba-2's steps."""
-        return self.inner_size + self.conv_size + (self.num_heads or 0)
+        """Columns of the input projection: gate, convolved channels, and numbers per head."""
+        per_head = 2 if self.version == "gated_delta" else 1
+        return self.inner_size + self.conv_size + per_head * (self.num_heads or 0)
 
     @property
     def num_parameters(self) -> int:
@@ -302,12 +343,24 @@ class StateSpaceBlock(Spec):
         projections = hidden * self.input_size + inner * hidden
         biases = (self.input_size + hidden) * self.bias
         conv = self.conv_size * (self.conv_kernel + self.conv_bias)
+        return projections + biases + conv + self._num_scan_parameters
+
+    @property
+    def _num_scan_parameters(self) -> int:
+        inner, heads = self.inner_size, self.num_heads or 0
+        if self.version == "gated_delta":
+            return 2 * heads + inner // heads  # decay, step bias; the output's norm per head
         if self.version == "mamba2":
-            heads = self.num_heads or 0
-            return projections + biases + conv + 3 * heads + inner
+            return 3 * heads + inner * self.gate_norm  # decay, step bias, skip
         rank = self.time_step_rank or 0
-        selection = inner * (rank + 2 * self.state_size) + rank * inner + inner
-        return projections + biases + conv + selection + inner * (self.state_size + 1)
+        selected = rank + 2 * self.state_size
+        step = rank * inner + inner
+        return (
+            inner * selected
+            + step
+            + selected * self.selection_norms
+            + inner * (self.state_size + 1)
+        )
 
 
 class LinearBlock(Spec):

@@ -10,7 +10,7 @@ Parameter counts are exact and are sums over blocks, so they can never disagree 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field, PositiveFloat, model_validator
 
@@ -40,6 +40,7 @@ from shardwright.specs.bodies import (
     SparseIndexer,
     StateSpaceBlock,
 )
+from shardwright.specs.errors import InputError
 from shardwright.specs.ranges import MOST_LAYERS, Extent
 
 __all__ = [
@@ -69,6 +70,9 @@ __all__ = [
 ]
 
 
+_Found = TypeVar("_Found", EmbeddingBlock, NormBlock, HeadBlock)
+
+
 class Tower(Spec):
     """A named, ordered list of blocks over one stream of tokens."""
 
@@ -94,6 +98,15 @@ class Tower(Spec):
     @property
     def num_parameters(self) -> int:
         return sum(block.num_parameters for block in self.blocks)
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Without what only multi-token prediction uses, and without idle experts."""
+        return sum(
+            block.num_active_parameters if isinstance(block, LayerBlock) else block.num_parameters
+            for block in self.blocks
+            if not isinstance(block, PredictionBlock)
+        )
 
     @property
     def num_layers(self) -> int:
@@ -145,7 +158,7 @@ class ModelSpec(Spec):
             raise ValueError(f"the {self.decoder.name} has 0 embedding blocks, not one")
         if "layer" not in kinds:
             raise ValueError(f"the {self.decoder.name} has no layer")
-        if kinds.count("norm") != 1 and self._is_pre_norm:
+        if kinds.count("norm") != 1 and self.is_language_model and self._is_pre_norm:
             raise ValueError(
                 f"the {self.decoder.name} has {kinds.count('norm')} norm blocks, not one"
             )
@@ -191,18 +204,9 @@ class ModelSpec(Spec):
 
     @property
     def num_active_parameters(self) -> int:
-        """Those that one token meets: of the routed experts, the ``top_k`` chosen ones."""
-        idle = 0
-        for tower in self.towers:
-            for block in tower.blocks:
-                if isinstance(block, LayerBlock):
-                    bodies = (branch.body for branch in block.branches)
-                    idle += block.repeat * sum(
-                        body.num_parameters - body.num_active_parameters
-                        for body in bodies
-                        if isinstance(body, MoeBlock)
-                    )
-        return self.num_parameters - idle
+        """Those that one token meets, embedding and head included: of the routed experts, the
+        ``top_k`` chosen ones. Multi-token prediction counts apart."""
+        return sum(tower.num_active_parameters for tower in self.towers)
 
     @property
     def decoder(self) -> Tower:
@@ -211,12 +215,22 @@ class ModelSpec(Spec):
 
     @property
     def embedding(self) -> EmbeddingBlock:
-        return next(b for b in self.decoder.blocks if isinstance(b, EmbeddingBlock))
+        return self._only(EmbeddingBlock, "token embedding")
 
     @property
     def final_norm(self) -> NormBlock:
-        return next(b for b in self.decoder.blocks if isinstance(b, NormBlock))
+        return self._only(NormBlock, "final norm")
 
     @property
     def head(self) -> HeadBlock:
-        return next(b for b in self.decoder.blocks if isinstance(b, HeadBlock))
+        return self._only(HeadBlock, "vocabulary head")
+
+    def _only(self, kind: type[_Found], what: str) -> _Found:
+        for block in self.decoder.blocks:
+            if isinstance(block, kind):
+                return block
+        raise InputError(
+            f"{self.name} has no {what}",
+            why=f"its {self.decoder.name} is not a language model's decoder",
+            fix="use a language model; encoders get a head with `head = mlm`",
+        )

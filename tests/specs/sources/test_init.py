@@ -114,7 +114,7 @@ def test_what_names_nothing(text: str, message: str) -> None:
         (b"[" * 100_000, "is not valid JSON"),
         (b"\xff\xfe", "not UTF-8"),
         (b"[]", "holds no model config"),
-        (b'{"model_type": "t5"}', "'t5' .* is not supported"),
+        (b'{"model_type": "rwkv"}', "'rwkv' .* is not supported"),
     ],
 )
 def test_bad_config_files(tmp_path: Path, content: bytes, message: str) -> None:
