@@ -9,7 +9,7 @@ from shardwright.specs.cluster import (
     SharedResource,
 )
 from shardwright.specs.errors import InfeasibleError, InputError, RunError, ShardwrightError
-from shardwright.specs.layout import Layout, Recompute, ScheduleName, Stage, StageMesh, Violation
+from shardwright.specs.layout import Layout, Recompute, ScheduleName, Stage, StageMesh
 from shardwright.specs.model import (
     AttentionBlock,
     ClassifierBlock,
@@ -41,6 +41,7 @@ from shardwright.specs.prediction import (
     MemoryParts,
     Prediction,
 )
+from shardwright.specs.rules import Violation
 from shardwright.specs.schedule import Action, ActionKind, Schedule
 from shardwright.specs.software import SoftwareSpec
 from shardwright.specs.training import OptimizerSpec, Precision, PrecisionDTypes, TrainingSpec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Self
 
@@ -20,6 +19,7 @@ from shardwright.specs.ranges import (
     Rank,
     SequenceCount,
 )
+from shardwright.specs.rules import Violation, model_violations
 from shardwright.specs.training import TrainingSpec
 from shardwright.specs.world import WorldSize, divisors, nearest, split_evenly
 
@@ -93,19 +93,6 @@ class Stage(Spec):
     @property
     def num_layers(self) -> int:
         return self.layers[1] - self.layers[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One broken rule with its numbers and the nearest values that obey it."""
-
-    rule: str
-    """A stable slug, such as ``world_size``."""
-    problem: str
-    nearest: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.problem}; nearest: {self.nearest}" if self.nearest else self.problem
 
 
 class Layout(Spec):
@@ -230,8 +217,9 @@ class Layout(Spec):
             *self._world_violations(cluster),
             *self._batch_violations(training),
             *self._stage_violations(model),
-            *self._tensor_violations(model, training),
+            *model_violations(self, model, training),
             *self._zero_violations(),
+            *self._offload_violations(),
         ]
 
     def _world_violations(self, cluster: ClusterSpec) -> list[Violation]:
@@ -247,11 +235,11 @@ class Layout(Spec):
                 f"{self.world} devices",
             ))  # fmt: skip
         if self.world_size.edp is None:
+            ranks, wanted = self.world_size.ranks_per_stage, self.etp * self.ep
             found.append(Violation(
                 "expert_grid",
-                f"tp x cp x dp = {self.world_size.ranks_per_stage} is not a multiple of"
-                f" etp x ep = {self.etp * self.ep}",
-                f"etp x ep in {divisors(self.world_size.ranks_per_stage)}",
+                f"tp x cp x dp = {ranks} is not a multiple of etp x ep = {wanted}",
+                f"etp x ep in {nearest(divisors(ranks), wanted)}",
             ))  # fmt: skip
         return found
 
@@ -338,59 +326,34 @@ class Layout(Spec):
                 ))  # fmt: skip
         return found
 
-    def _tensor_violations(self, model: ModelSpec, training: TrainingSpec) -> list[Violation]:
-        found = []
-        for layer in model.decoder.layers():
-            for branch in layer.branches:
-                body = branch.body
-                if body.kind == "attention" and self.tp > body.num_heads:
-                    found.append(Violation(
-                        "attention_heads",
-                        f"tp = {self.tp} exceeds the {body.num_heads} attention heads",
-                        f"tp <= {body.num_heads}",
-                    ))  # fmt: skip
-                if body.kind == "mlp" and self.tp > body.ffn_size:
-                    found.append(Violation(
-                        "ffn_size", f"tp = {self.tp} exceeds ffn_size = {body.ffn_size}"
-                    ))  # fmt: skip
-        if self.tp > model.embedding.vocab_size:
-            found.append(Violation(
-                "vocab_size",
-                f"tp = {self.tp} exceeds the vocabulary of {model.embedding.vocab_size}",
-            ))  # fmt: skip
-        if self.sequence_parallel and self.tp == 1:
-            found.append(Violation(
-                "sequence_parallel", "sequence_parallel needs tp > 1", "sequence_parallel = false"
-            ))  # fmt: skip
-        if self.sequence_parallel and self.tp > training.seq_len:
-            found.append(Violation(
-                "sequence_parallel", f"tp = {self.tp} exceeds seq_len = {training.seq_len}"
-            ))  # fmt: skip
-        if model.max_seq_len is not None and training.seq_len > model.max_seq_len:
-            found.append(Violation(
-                "seq_len",
-                f"seq_len = {training.seq_len} exceeds the {model.max_seq_len} positions of"
-                f" {model.name}",
-                f"seq_len <= {model.max_seq_len}",
-            ))  # fmt: skip
-        return list(dict.fromkeys(found))
-
     def _zero_violations(self) -> list[Violation]:
+        edp = self.world_size.edp
+        found = self._shard_violations("zero_shard_degree", "dp x cp", self.dp * self.cp)
+        if edp is not None:
+            found += self._shard_violations("expert_zero_shard_degree", "edp", edp)
+        return found
+
+    def _shard_violations(self, name: str, whole: str, ranks: int) -> list[Violation]:
+        """Of a shard degree that must divide the ``ranks`` with copies of the same weights."""
+        degree: int = getattr(self, name)
         found = []
-        if (self.dp * self.cp) % self.zero_shard_degree:
+        if ranks % degree:
             found.append(Violation(
-                "zero_shard_degree",
-                f"zero_shard_degree = {self.zero_shard_degree} does not divide dp x cp ="
-                f" {self.dp * self.cp}",
-                f"one of {nearest(divisors(self.dp * self.cp), self.zero_shard_degree)}",
+                name, f"{name} = {degree} does not divide {whole} = {ranks}",
+                f"one of {nearest(divisors(ranks), degree)}",
             ))  # fmt: skip
-        if self.zero == 0 and self.zero_shard_degree != 1:
+        if self.zero == 0 and degree != 1:
             found.append(Violation(
-                "zero_shard_degree",
-                f"zero = 0 shards nothing, but zero_shard_degree = {self.zero_shard_degree}",
-                "zero_shard_degree = 1",
+                name, f"zero = 0 shards nothing, but {name} = {degree}", f"{name} = 1"
             ))  # fmt: skip
         return found
+
+    def _offload_violations(self) -> list[Violation]:
+        twice = sorted({name for name in self.offload if self.offload.count(name) > 1})
+        return [
+            Violation("offload", f"{name} is offloaded twice", f"offload {name} once")
+            for name in twice
+        ]
 
 
 def vpp_problems(schedule: ScheduleName | None, vpp: int) -> list[tuple[str, str]]:

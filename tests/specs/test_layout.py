@@ -58,7 +58,7 @@ def test_boundaries_and_recompute_are_taken_as_given() -> None:
     [
         ({"tp": 2, "dp": 2}, "world_size", "dp = 4"),
         ({"tp": 3, "dp": 2}, "world_size", "6 devices"),
-        ({"dp": 8, "ep": 3}, "expert_grid", "etp x ep in [1, 2, 4, 8]"),
+        ({"dp": 8, "ep": 3}, "expert_grid", "etp x ep in [2, 4]"),
         ({"dp": 8, "num_microbatches": 2}, "batch", "num_microbatches = 1"),
         ({"tp": 4, "dp": 2, "micro_batch": 3}, "batch", "micro_batch in [2, 4]"),
         ({"tp": 8}, "attention_heads", "tp <= 4"),
