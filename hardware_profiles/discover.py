@@ -20,7 +20,7 @@ from shardwright.hardware_profiles.device import (
     device_count,
     device_memory_bytes,
 )
-from shardwright.hardware_profiles.topology.capture import read_this_node
+from shardwright.hardware_profiles.topology.capture import read_links, read_this_node
 from shardwright.hardware_profiles.topology.cluster import (
     DescribedCluster,
     Stated,
@@ -28,7 +28,6 @@ from shardwright.hardware_profiles.topology.cluster import (
 )
 from shardwright.hardware_profiles.topology.links import NodeLinks, node_links
 from shardwright.hardware_profiles.topology.match import match_accelerator
-from shardwright.hardware_profiles.topology.readings import merged
 from shardwright.specs import AcceleratorSpec, ClusterSpec, InputError, LinkTier, NodeGroup
 from shardwright.specs.cluster import SharedResource
 from shardwright.specs.training import DType
@@ -198,9 +197,10 @@ def _accelerator_cluster(device_type: DeviceType, num_ranks: int | None) -> Clus
 
 def _node_links(entry: AcceleratorEntry, ranks: int) -> NodeLinks:
     """As this node's tools report them, of its first ``ranks`` devices."""
-    node = merged(read_this_node())
-    matrix = node.matrix if node.matrix and len(node.matrix.names) >= ranks else None
-    return node_links(matrix, entry, ranks, node.link_rates_bytes_per_s)
+    matrix = read_links()
+    if matrix is not None and len(matrix.names) < ranks:
+        matrix = None
+    return node_links(matrix, entry, ranks)
 
 
 def _describe_accelerator(device_type: DeviceType) -> tuple[AcceleratorEntry, AcceleratorSpec]:

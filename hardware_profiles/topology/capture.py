@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 from shardwright.hardware_profiles.topology import nvml
-from shardwright.hardware_profiles.topology.readings import TopologyReading
+from shardwright.hardware_profiles.topology.readings import DeviceMatrix, TopologyReading
 from shardwright.hardware_profiles.topology.recognise import read_topology
+from shardwright.hardware_profiles.topology.slurm import expand_hosts
 from shardwright.specs.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -23,7 +25,12 @@ TIME_LIMIT_S = 20.0
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("nvidia-smi", "topo", "-m"),
-    ("nvidia-smi", "--query-gpu=name,memory.total,power.limit,pci.bus_id", "--format=csv"),
+    (
+        "nvidia-smi",
+        "--query-gpu=name,memory.total,power.limit,pcie.link.gen.max,pcie.link.width.max",
+        "--format=csv",
+    ),
+    ("nvidia-smi", "nvlink", "-s"),
     ("amd-smi", "topology"),
     ("rocm-smi", "--showtopo"),
     ("rocm-smi", "--showproductname", "--showmeminfo", "vram"),
@@ -40,18 +47,34 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 """What is asked, in the order in which answers count."""
 
 
+LINKS = tuple(
+    command for command in COMMANDS if any("topo" in word for word in command[1:])
+)  # fmt: skip
+"""Those that print a matrix of links."""
+
+
 @functools.cache
 def read_this_node(root: Path = Path("/")) -> tuple[TopologyReading, ...]:
     """Everything that this machine says of itself; nothing where it has none of the tools."""
-    devices = nvml.read_devices()
-    readings = [] if not devices else [TopologyReading(kinds=("nvml",), devices=devices)]
-    for command in COMMANDS:
-        text = run(command)
-        if text:
-            readings += _read(text, command[0])
+    readings = [reading for command in COMMANDS for reading in _read(run(command), command[0])]
+    if not any(reading.devices for reading in readings):
+        devices = nvml.read_devices()
+        readings += [TopologyReading(kinds=("nvml",), devices=devices)] if devices else []
     if not any(reading.ports for reading in readings):
         readings += _read(infiniband_tree(root), "/sys/class/infiniband")
+    hosts = tuple(expand_hosts(os.environ.get("SLURM_JOB_NODELIST", "")))
+    readings += [TopologyReading(kinds=("SLURM_JOB_NODELIST",), hostnames=hosts)] if hosts else []
     return tuple(readings)
+
+
+@functools.cache
+def read_links() -> DeviceMatrix | None:
+    """The matrix of links of this machine; None where no tool prints one."""
+    for command in LINKS:
+        for reading in _read(run(command), command[0]):
+            if reading.matrix is not None:
+                return reading.matrix
+    return None
 
 
 def run(command: tuple[str, ...], *, limit_s: float = TIME_LIMIT_S) -> str:

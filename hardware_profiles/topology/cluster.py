@@ -169,13 +169,21 @@ def _group(
 ) -> tuple[NodeGroup, _Draft]:
     match = _matched(draft, stated)
     entry = match.entry
-    links = node_links(node.matrix, entry, draft.num_devices, node.link_rates_bytes_per_s)
+    slots = [device.host_bytes_per_s for device in node.devices if device.host_bytes_per_s]
+    links = node_links(
+        node.matrix,
+        entry,
+        draft.num_devices,
+        node.link_rates_bytes_per_s,
+        min(slots, default=None),
+    )
     network = node_network(
         node.ports,
         entry,
         num_devices=draft.num_devices,
         num_nodes=draft.num_nodes,
         stated_bytes_per_s=stated.inter_bytes_per_s,
+        matrix=node.matrix,
     )
     inter = _inter(links, network, draft)
     group = NodeGroup(

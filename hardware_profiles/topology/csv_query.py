@@ -21,7 +21,12 @@ _TITLES = {
     ),
     "bus": ("pci.bus_id", "gpu_bus_id"),
     "sliced": ("mig.mode.current",),
+    "generation": ("pcie.link.gen.max", "pcie.link.gen.gpumax"),
+    "lanes": ("pcie.link.width.max", "pcie.link.width.current"),
 }  # fmt: skip
+LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+"""A PCIe lane by generation, per direction: transfers per second less the line code (8b/10b, from
+generation 3 on 128b/130b, in generation 6 242 of 256 bytes of a flit)."""
 _MAKERS = re.compile(
     r"NVIDIA|Tesla|Quadro|GeForce|TITAN|GRID|AMD|Radeon|Instinct|MTT|MetaX|MXC|Ascend|Intel"
     r"|\b(?:[ABHVLTP]|GB|GH|RTX ?|MI)\d{1,4}[A-Z]?\b",
@@ -99,7 +104,15 @@ def _titled(titles: Sequence[str], row: Sequence[str]) -> DeviceRow:
         power_watts=power,
         bus_id=value("bus"),
         is_sliced=value("sliced") == "Enabled",
+        host_bytes_per_s=_slot(value("generation"), value("lanes")),
     )
+
+
+def _slot(generation: str | None, lanes: str | None) -> float | None:
+    """Bytes per second and direction of a PCIe slot."""
+    rate = LANE_BYTES_PER_S.get(int(number(generation or "") or 0))
+    width = number(lanes or "")
+    return rate * width if rate and width else None
 
 
 def _untitled(row: Sequence[str]) -> DeviceRow:

@@ -13,7 +13,7 @@ from shardwright.specs import LinkTier
 
 _BONDED = re.compile(r"(?:NV|MT)(\d+)")
 _LINKED = re.compile(r"(?:NV|MT)\d+|XGMI|HCCS\w*|SIO|UB\w*|MX\w*|XL\d+|MDF")
-_SWITCHED_PCIE = {"PIX", "PXB", "SPB", "MPB"}
+SWITCHED_PCIE = {"PIX", "PXB", "SPB", "MPB"}
 """Through PCIe switches alone, without the host's bridge."""
 
 _LINK_GB_PER_S = {"volta": 25.0, "ampere": 25.0, "hopper": 25.0, "blackwell": 50.0}
@@ -44,8 +44,12 @@ def node_links(
     entry: AcceleratorEntry,
     num_devices: int,
     link_rates_bytes_per_s: Sequence[float] = (),
+    host_bytes_per_s: float | None = None,
 ) -> NodeLinks:
-    """The tiers of a node; without a matrix, what is usual for the accelerator, as a guess."""
+    """The tiers of a node; without a matrix, what is usual for the accelerator, as a guess.
+
+    ``host_bytes_per_s`` is that of a device's slot, where a tool reports it.
+    """
     if num_devices == 1 or matrix is None or not matrix.classes:
         tier = catalogue.default_links(entry, num_devices)
         unseen = ["the links within a node: no matrix was given"] if num_devices > 1 else []
@@ -54,12 +58,12 @@ def node_links(
     islands = _islands(matrix.links[:num_devices])
     sizes = {len(island) for island in islands}
     if sizes == {1}:
-        tier, words = _host_tier(matrix, entry)
+        tier, words = _host_tier(matrix, entry, host_bytes_per_s)
         return NodeLinks(tier, num_devices, words=words)
     if len(islands) == 1:
         tier, words, doubts = _linked_tier(matrix, entry, islands[0], link_rates_bytes_per_s)
         return NodeLinks(tier, num_devices, words=words, doubts=doubts)
-    host, host_words = _host_tier(matrix, entry)
+    host, host_words = _host_tier(matrix, entry, host_bytes_per_s)
     in_order = [device for island in islands for device in island] == list(range(num_devices))
     if len(sizes) == 1 and in_order:
         tier, words, doubts = _linked_tier(matrix, entry, islands[0], link_rates_bytes_per_s)
@@ -152,7 +156,9 @@ def _tier(matrix: DeviceMatrix, total: float, pair: float | None, origin: str) -
     return catalogue.link_tier(name, fact(total), None if pair is None else fact(pair))
 
 
-def _host_tier(matrix: DeviceMatrix, entry: AcceleratorEntry) -> tuple[LinkTier, str]:
+def _host_tier(
+    matrix: DeviceMatrix, entry: AcceleratorEntry, slot_bytes_per_s: float | None
+) -> tuple[LinkTier, str]:
     """Through the host: at a port's rate below PCIe switches, at half of it through memory."""
     size = len(matrix.links)
     kinds = {
@@ -160,10 +166,18 @@ def _host_tier(matrix: DeviceMatrix, entry: AcceleratorEntry) -> tuple[LinkTier,
     }
     through_host = {kind for kind in kinds if not _LINKED.fullmatch(kind)}
     no_peers = "P2P" in entry.link_description
-    direct = through_host <= _SWITCHED_PCIE and not no_peers
-    tier = catalogue.host_links(entry, direct=direct)
+    direct = through_host <= SWITCHED_PCIE and not no_peers
     how = "below PCIe switches" if direct else "through the host's memory"
-    return tier, f"{'/'.join(sorted(through_host))}: {how}"
+    words = f"{'/'.join(sorted(through_host))}: {how}"
+    if slot_bytes_per_s is None:
+        return catalogue.host_links(entry, direct=direct), words
+    fact = Fact(
+        value=slot_bytes_per_s if direct else slot_bytes_per_s / 2,
+        unit="B/s",
+        kind="datasheet" if direct else "derived",
+        source=f"{'' if direct else 'half of '}the slot of the device as it reports it",
+    )
+    return catalogue.link_tier("pcie", fact), f"{words}, {fact.source}"
 
 
 def _bonded(link: str | None) -> int:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from shardwright.hardware_profiles import catalogue
 from shardwright.hardware_profiles.catalogue import AcceleratorEntry, Fact
 from shardwright.hardware_profiles.topology.adapters import fabric_ports
-from shardwright.hardware_profiles.topology.readings import AdapterPort
+from shardwright.hardware_profiles.topology.links import SWITCHED_PCIE
+from shardwright.hardware_profiles.topology.readings import AdapterPort, DeviceMatrix
 from shardwright.specs import InputError, LinkTier, SharedResource
 from shardwright.specs.units import format_rate
 
@@ -31,8 +32,11 @@ def node_network(
     num_devices: int,
     num_nodes: int,
     stated_bytes_per_s: float | None = None,
+    matrix: DeviceMatrix | None = None,
 ) -> NodeNetwork:
     """What was stated (per node and direction), else the adapters', else the vendor's usual one.
+
+    A matrix tells which adapters are next to accelerators; others serve storage and management.
 
     Raises:
         InputError: several nodes, and nothing is known of what joins them.
@@ -42,7 +46,7 @@ def node_network(
             value=stated_bytes_per_s / num_devices, unit="B/s", kind="user", source="option --inter"
         )
         return NodeNetwork(catalogue.link_tier("infiniband", fact), words="stated")
-    fabric = fabric_ports(ports)
+    fabric = _near_ports(fabric_ports(ports), matrix)
     if fabric:
         return _from_ports(fabric, ports, num_devices)
     if num_nodes == 1:
@@ -58,6 +62,19 @@ def node_network(
     return NodeNetwork(tier, words="usual for such a node", doubts=(doubt,))
 
 
+def _near_ports(ports: Sequence[AdapterPort], matrix: DeviceMatrix | None) -> list[AdapterPort]:
+    """Those below one PCIe switch with an accelerator, where any is."""
+    if matrix is None or matrix.nic_links is None:
+        return list(ports)
+    legend = matrix.nic_legend or {}
+    near = {
+        legend.get(nic, nic)
+        for index, nic in enumerate(matrix.nics)
+        if any((row[index] or "").upper() in SWITCHED_PCIE for row in matrix.nic_links)
+    }
+    return [port for port in ports if port.name in near] or list(ports)
+
+
 def _from_ports(
     fabric: Sequence[AdapterPort], ports: Sequence[AdapterPort], num_devices: int
 ) -> NodeNetwork:
@@ -67,7 +84,7 @@ def _from_ports(
     count = len(fabric)
     words = f"{count} adapters of {format_rate(rate)} as they report"
     if len(fabric) < len(ports):
-        words += f", {len(ports) - count} slower or idle ones left out"
+        words += f", {len(ports) - count} slower, idle or distant ones left out"
     is_scarce = count < num_devices
     fact = Fact(
         value=rate if is_scarce else rate * count / num_devices,

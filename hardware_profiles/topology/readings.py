@@ -91,6 +91,8 @@ class DeviceRow:
     bus_id: str | None = None
     is_sliced: bool = False
     """Whether the device is cut into slices (MIG), so that a process sees a part of it."""
+    host_bytes_per_s: float | None = None
+    """Of its slot, per direction: generation and width together."""
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -172,8 +172,8 @@ def test_tools_describe_the_links_of_a_machine_with_accelerators(
     monkeypatch.setattr(discover, "device_count", lambda kind: 4)
     monkeypatch.setattr(discover, "current_device_type", lambda: "cuda")
     monkeypatch.setattr(discover, "_describe_accelerator", lambda kind: (entry, entry.to_spec()))
-    reading = samples.reading("mesh_4_a100_rails")
-    monkeypatch.setattr(discover, "read_this_node", lambda: (reading,))
+    matrix = samples.reading("mesh_4_a100_rails").matrix
+    monkeypatch.setattr(discover, "read_links", lambda: matrix)
     (group,) = local_cluster().groups
     assert group.intra_node.pair_bandwidth_bytes_per_s == 100e9
     assert group.scale_up_domain_gpus == 4

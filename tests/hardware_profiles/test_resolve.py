@@ -11,7 +11,11 @@ import pytest
 from shardwright.hardware_profiles import discover
 from shardwright.hardware_profiles.discover import cpu_cluster, read_host
 from shardwright.hardware_profiles.profile import HardwareProfile
-from shardwright.hardware_profiles.resolve import list_clusters, resolve_cluster
+from shardwright.hardware_profiles.resolve import (
+    evidence_in_words,
+    list_clusters,
+    resolve_cluster,
+)
 from shardwright.specs import ClusterSpec, InputError
 from tests.specs.small import group, tier
 
@@ -186,3 +190,18 @@ def test_bad_files(tmp_path: Path, name: str, content: bytes, message: str) -> N
     file.write_bytes(content)
     with pytest.raises(InputError, match=message):
         resolve_cluster(str(file))
+
+
+def test_what_joins_islands_leads_to_no_other_node(tmp_path: Path) -> None:
+    pairs = group(1, 4, domain=2).model_copy(update={"inter_node": tier("pcie", 1e10)})
+    file = tmp_path / "pairs.json"
+    file.write_text(ClusterSpec(name="pairs", groups=(pairs,)).to_json())
+    assert resolve_cluster(str(file)).devices.num_devices == 4
+    with pytest.raises(InputError, match="no network between nodes"):
+        resolve_cluster(str(file), nodes=2)
+
+
+def test_what_is_known_from_datasheets_only_says_so() -> None:
+    assert evidence_in_words(resolve_cluster("dgx-h100")) is None
+    words = evidence_in_words(resolve_cluster("mtt-s5000-80gb:8x2"))
+    assert words == "mtt-s5000-80gb: datasheet only"

@@ -29,3 +29,12 @@ def test_a_row_without_titles(line: str, row: tuple[str | None, int | None, floa
 )
 def test_other_texts_hold_no_devices(text: str) -> None:
     assert read_csv(text) == ()
+
+
+@pytest.mark.parametrize(
+    ("slot", "rate"),
+    [("5, 16", 16 * 3.938e9), ("4, 8", 8 * 1.969e9), ("[N/A], 16", None), ("9, 16", None)],
+)
+def test_slots(slot: str, rate: float | None) -> None:
+    (row,) = read_csv(f"name, pcie.link.gen.max, pcie.link.width.max\nNVIDIA L40S, {slot}\n")
+    assert row.host_bytes_per_s == rate

@@ -74,3 +74,12 @@ def test_without_a_matrix_the_usual_is_a_guess() -> None:
     found = node_links(None, catalogue.accelerator_entry("h100-sxm5-80gb"), 8)
     assert found.intra.bandwidth_bytes_per_s == 450e9
     assert found.doubts
+
+
+@pytest.mark.parametrize(("link", "share"), [("PIX", 1), ("SYS", 0.5)])
+def test_a_slot_that_is_reported_counts(link: str, share: float) -> None:
+    matrix = read_matrix(samples.matrix_text([[" X ", link], [link, " X "]]))
+    entry = catalogue.accelerator_entry("l40s-48gb")
+    found = node_links(matrix, entry, 2, host_bytes_per_s=16e9)
+    assert found.intra.bandwidth_bytes_per_s == share * 16e9
+    assert "as it reports it" in found.words

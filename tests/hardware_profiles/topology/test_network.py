@@ -8,6 +8,7 @@ from shardwright.hardware_profiles import catalogue
 from shardwright.hardware_profiles.topology.network import NodeNetwork, node_network
 from shardwright.hardware_profiles.topology.readings import AdapterPort
 from shardwright.specs import InputError
+from tests.hardware_profiles.topology import samples
 
 
 def network(
@@ -50,3 +51,18 @@ def test_what_is_usual_is_a_guess_and_what_is_unknown_is_refused() -> None:
     assert network([], nodes=1).tier is None
     with pytest.raises(InputError, match=r"nothing is known of the network.*--inter 100GB/s"):
         network([], slug="l4")
+
+
+def test_adapters_far_from_every_device_are_left_out() -> None:
+    matrix = samples.reading("nvswitch_8_nics_tabs").matrix
+    assert matrix is not None
+    ports = [port(f"mlx5_{i}", 50e9) for i in range(8)] + [port("mlx5_bond_0", 50e9)]
+    entry = catalogue.accelerator_entry("h100-sxm5")
+    found = node_network(ports, entry, num_devices=8, num_nodes=1, matrix=matrix)
+    assert found.tier is not None
+    assert found.tier.bandwidth_bytes_per_s == 50e9
+    assert "1 slower, idle or distant" in found.words
+    unnamed = [AdapterPort(None, None, 50e9)] * 9
+    every = node_network(unnamed, entry, num_devices=8, num_nodes=1, matrix=matrix)
+    assert every.tier is not None
+    assert every.tier.bandwidth_bytes_per_s == 50e9 * 9 / 8
