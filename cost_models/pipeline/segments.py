@@ -34,9 +34,6 @@ Key = tuple[ActionKind | None, int, int]
 """(F or B, stage, micro-batch) of an output; (W, stage, -1) is the stage's latest gradient of
 weights, (None, rank, -1) the rank's latest operation."""
 
-_LEAST_PERIOD = 16
-"""Micro-batches; to hand on a state costs about as much as some ten operations."""
-
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -49,6 +46,20 @@ class Segment:
     num_pairs: tuple[tuple[int, int], ...]
     """(work, how often) of its overlapped pairs."""
 
+    def memory(self) -> tuple[tuple[int, ...], ...]:
+        """The places of a period's state that later periods depend on, those always alike together.
+
+        The state before a period and that after it have the same places.
+        """
+        size = len(self.passed_on)
+        read = {place for operation in self.operations for place in operation[:2]}
+        handed_on = set(self.passed_on)
+        alike: dict[int, list[int]] = {}
+        for place in range(1, size):
+            if place in read or place in handed_on:
+                alike.setdefault(self.passed_on[place], []).append(place)
+        return tuple(map(tuple, alike.values()))
+
 
 @dataclass(frozen=True, slots=True)
 class FlatOrder:
@@ -60,6 +71,8 @@ class FlatOrder:
     """(work, stage of the forward) of overlapped pairs; the work itself is that of the backward."""
     runs: tuple[tuple[Segment, int], ...]
     """Segments, each with how many times it runs."""
+    memory: tuple[tuple[int, ...], ...] = ()
+    """Of the one that runs more than once; see `Segment.memory`."""
 
 
 @lru_cache(maxsize=512)
@@ -80,7 +93,8 @@ def flat_order(
         return writer.finish(((whole.segment(writer.outputs()), 1),))
     count = (num_micro_batches - split.num_micro_batches) // split.period
     prefix, period, suffix = split.segments
-    return FlatOrder(ranks, split.works, split.pairs, ((prefix, 1), (period, count), (suffix, 1)))
+    runs = ((prefix, 1), (period, count), (suffix, 1))
+    return FlatOrder(ranks, split.works, split.pairs, runs, split.memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +109,23 @@ class Split:
     pairs: tuple[tuple[int, int], ...]
     segments: tuple[Segment, Segment, Segment]
     """Prefix, period, suffix."""
+    memory: tuple[tuple[int, ...], ...]
+    """Of the period; see `Segment.memory`."""
 
 
 def split_of(
     name: ScheduleName | str | None, pp: int, vpp: int, num_micro_batches: int
 ) -> Split | None:
-    """How a long step repeats itself; None for one that is short, and for GPipe, which does not."""
+    """How a long step repeats itself; None for one that is short, and for GPipe, which does not.
+
+    Up to 2 pp micro-batches are in flight. Interleaved ones go in groups of pp, larger ones first.
+    """
     if name == ScheduleName.GPIPE:
         return None
-    period = pp * -(-_LEAST_PERIOD // pp)
-    # Up to 2 pp are in flight; groups of interleaved micro-batches that are not pp come first.
-    odd_groups = num_micro_batches % pp if name == ScheduleName.INTERLEAVED else 0
-    least = period + (2 + odd_groups) * pp
+    is_grouped = name == ScheduleName.INTERLEAVED
+    period = pp if is_grouped else 1
+    num_larger = num_micro_batches % pp if is_grouped else 0
+    least = 2 * period + (2 + num_larger) * pp
     shortest = least + (num_micro_batches - least) % period
     if num_micro_batches < shortest + 2 * period:
         return None
@@ -142,7 +161,8 @@ def _split(
         return None
     segments = (prefix.segment(state), repeated.segment(later), suffix.segment(writer.outputs()))
     flat = writer.finish(())
-    return Split(num_micro_batches, period, flat.works, flat.pairs, segments)
+    memory = segments[1].memory()
+    return Split(num_micro_batches, period, flat.works, flat.pairs, segments, memory)
 
 
 def _order(name: ScheduleName | str | None, pp: int, vpp: int, num_micro_batches: int) -> Order:

@@ -70,13 +70,27 @@ def test_one_f_one_b_by_hand() -> None:
 @pytest.mark.parametrize("name", VPP)
 def test_a_long_step_is_split_and_short_ones_are_not(name: str) -> None:
     vpp = VPP[name]
-    assert split_of(name, 4, vpp, 24) is None
+    assert split_of(name, 4, vpp, 11) is None
     split = split_of(name, 4, vpp, 128)
     assert split is not None
     assert (128 - split.num_micro_batches) % split.period == 0
     assert split is split_of(name, 4, vpp, 128 + split.period)
+    prefix, period, suffix = split.segments
+    assert len(period.passed_on) == len(prefix.passed_on) >= len(suffix.passed_on)
+
+
+@pytest.mark.parametrize("name", VPP)
+def test_memory_is_all_that_a_period_depends_on(name: str) -> None:
+    """Places that are alike are handed on alike, and every place that is read is one of them."""
+    split = split_of(name, 4, VPP[name], 128)
+    assert split is not None
     period = split.segments[1]
-    assert len(period.passed_on) == len(split.segments[0].passed_on)
+    remembered = [place for places in split.memory for place in places]
+    assert len(set(remembered)) == len(remembered)
+    for places in split.memory:
+        assert len({period.passed_on[place] for place in places}) == 1
+    read = {place for operation in period.operations for place in operation[:2]}
+    assert {place for place in read if 0 < place < len(period.passed_on)} <= set(remembered)
 
 
 def test_gpipe_is_never_split() -> None:
