@@ -137,7 +137,8 @@ def _link_rate(
         return rate, f"{rate / 1e9:.4g} GB/s per link as the device reports"
     own = entry.link
     if own is not None and own.value == _BRIDGED_GB_PER_S:
-        return own.in_base_units("bytes_per_s") / _BRIDGE_LINKS, f"a bridge of {own.source}"
+        rate = own.in_base_units("bytes_per_s") / _BRIDGE_LINKS
+        return rate, f"{rate / 1e9:.4g} GB/s per link of a bridge ({own.source})"
     if entry.family in _LINK_GB_PER_S:
         rate = _LINK_GB_PER_S[entry.family]
         return rate * 1e9, f"{rate:g} GB/s per link and direction (data sheet)"

@@ -44,12 +44,18 @@ def init(
     """Describe this machine, or one whose tools' outputs you have, as a cluster file."""
     from shardwright.cli import _output
     from shardwright.hardware_profiles.topology.cluster_file import cluster_toml
+    from shardwright.specs.errors import InputError
     from shardwright.specs.plan import write_text
 
     if output is not None:
         check_new(output, force=force)
     readings = read_files(sources) if sources else []
-    described = describe(readings, nodes=nodes, accelerator=accelerator, inter=inter)
+    try:
+        described = describe(readings, nodes=nodes, accelerator=accelerator, inter=inter)
+    except InputError as error:
+        if as_json and readings:  # what each text said is an answer, too
+            _output.print_json({"cluster": None, "problem": str(error), **readings_dict(readings)})
+        raise
     text = cluster_toml(described)
     if output is not None:
         write_text(output, text)
@@ -127,8 +133,13 @@ def as_dict(
         "origins": {key: words for key, words in described.origins.items() if words},
         "guesses": list(described.guesses),
         "notes": list(described.notes),
-        "readings": [{"kind": r.kind, "kinds": list(r.kinds), **r.as_json()} for r in readings],
+        **readings_dict(readings),
     }
+
+
+def readings_dict(readings: Sequence[TopologyReading]) -> dict[str, Any]:
+    """What each text said, in the units of the tools."""
+    return {"readings": [{"kind": r.kind, "kinds": list(r.kinds), **r.as_json()} for r in readings]}
 
 
 def show(
@@ -241,11 +252,11 @@ def _price_in_words(group: NodeGroup) -> str:
     offers = [row for row in catalogue.prices() if row.accelerator == group.accelerator.name]
     if not offers:
         return "not known"
-    low, high = (pick(offers, key=lambda row: row.usd_per_gpu_hour) for pick in (min, max))
-    return (
-        f"not stated; {len(offers)} dated offers: {low.usd_per_gpu_hour:g} ({low.provider},"
-        f" {low.as_of}) to {high.usd_per_gpu_hour:g} ({high.provider}) USD per GPU hour"
-    )
+    ends = [pick(offers, key=lambda row: row.usd_per_gpu_hour) for pick in (min, max)]
+    named = dict.fromkeys(
+        f"{row.usd_per_gpu_hour:g} ({row.provider}, {row.as_of})" for row in ends
+    )  # fmt: skip
+    return f"not stated; dated offers: {' to '.join(named)} USD per GPU hour"
 
 
 def _tier_in_words(tier: LinkTier) -> str:

@@ -62,6 +62,18 @@ def test_json_tells_what_each_text_said(
     assert found["cluster"]["groups"][0]["devices_per_node"] == 4
 
 
+def test_json_tells_what_texts_said_that_make_no_cluster(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    matrix = samples.FIXTURES / "mesh_4_a100_rails.txt"
+    assert execute(["cluster", "init", "--from", str(matrix), "--json"]) == 2
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["cluster"] is None
+    assert found["problem"] in err
+    assert found["readings"][0]["nics"] == 4
+
+
 def test_without_output_the_file_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +111,7 @@ def test_wrong_input(
         ("ascend-910b-8npu:16", "ascend-910b-64gb: datasheet only"),
         ("hgx-mi300x:2", "datasheet only but for measured matrix products"),
         ("dgx-h100", "measured by others"),
+        ("hgx-mi300x", "dated offers: 3.49 (RunPod, 2025-10) to 6 (OCI"),
         ("aws-p4d.24xlarge", "nic: 8 ranks of a node share it, 4 at full speed"),
     ],
 )
