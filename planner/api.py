@@ -12,7 +12,8 @@ import shardwright
 from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.rank_environment import rank_environment
-from shardwright.planner.choices import layout_of, normalise_choices, parse_choices
+from shardwright.planner.layout_text import normalise_choices, parse_choices
+from shardwright.planner.layouts import layout_of
 from shardwright.planner.pricing import StepPricer
 from shardwright.planner.problem import Constraints, Problem
 from shardwright.planner.search import Priced, Progress, search

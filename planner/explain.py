@@ -7,13 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwright.hardware_profiles.profile import HardwareProfile
-from shardwright.planner.choices import (
-    COUNTS,
-    layout_in_words,
-    layout_of,
-    normalise_choices,
-    parse_choices,
-)
+from shardwright.planner.layout_text import COUNTS, normalise_choices, parse_choices
+from shardwright.planner.layouts import layout_in_words, layout_of
 from shardwright.planner.pricing import StepPricer
 from shardwright.planner.problem import ChoiceValue, Constraints, Problem
 from shardwright.planner.search import search

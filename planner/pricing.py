@@ -21,7 +21,8 @@ from shardwright.cost_models.pipeline.makespan import SharedCores
 from shardwright.cost_models.step import StepModel
 from shardwright.cost_models.units import TIED_UNIT, UnitPricer
 from shardwright.planner.bounds import Floats, UnitBytes, UnitSeconds
-from shardwright.planner.choices import Choices, even_boundaries
+from shardwright.planner.choices import Choices
+from shardwright.planner.layouts import even_boundaries
 from shardwright.planner.problem import Problem
 from shardwright.specs import LayerBlock, Layout, ModelSpec, Prediction
 

@@ -15,17 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from shardwright.planner.choices import (
-    DEGREES,
-    RECOMPUTE_POLICIES,
-    SCHEDULES,
-    ZERO_STAGES,
-    Choices,
-    boundaries_of,
-    even_boundaries,
-    normalise_choices,
-    unknown_name,
-)
+from shardwright.planner.choices import RECOMPUTE_POLICIES, SCHEDULES, ZERO_STAGES, Choices
+from shardwright.planner.layout_text import DEGREES, normalise_choices, unknown_name
+from shardwright.planner.layouts import boundaries_of, even_boundaries
 from shardwright.planner.problem import ChoiceValue, Constraints, Problem
 from shardwright.specs import InputError, Violation
 from shardwright.specs.layout import is_too_long

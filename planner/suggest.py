@@ -17,7 +17,9 @@ from shardwright.planner.bounds import (
     quick_memory_bound_bytes,
     state_bound_bytes,
 )
-from shardwright.planner.choices import Choices, layout_in_words, normalise_choices
+from shardwright.planner.choices import Choices
+from shardwright.planner.layout_text import normalise_choices
+from shardwright.planner.layouts import layout_in_words
 from shardwright.planner.partition import least_memory_cut
 from shardwright.planner.problem import Constraints, Problem
 from shardwright.planner.search import search

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from shardwright.cli._output import table as table_of
-from shardwright.planner.choices import layout_in_words
+from shardwright.planner.layouts import layout_in_words
 from shardwright.planner.explain import time_shares, what_limits
 from shardwright.specs import (
     Candidate,

@@ -95,7 +95,7 @@ def _plain(value: Any) -> Any:
 
 def _print(plan: Plan, found: Explanation, answer: WhyNot | None) -> None:
     from shardwright.cli import _output, _tables
-    from shardwright.planner.choices import layout_in_words
+    from shardwright.planner.layouts import layout_in_words
 
     _output.print_lines(
         *_tables.plan_lines(plan),

@@ -132,7 +132,7 @@ def test_an_estimate_prices_the_layout_that_was_named() -> None:
 def test_an_estimate_equals_the_plan_of_the_same_layout() -> None:
     made = plan_of().plan
     assert made is not None
-    from shardwright.planner.choices import layout_in_words
+    from shardwright.planner.layouts import layout_in_words
 
     answer = estimate(
         model=MODEL, profile=PROFILE, training=TRAINING, layout=layout_in_words(made.layout)
