@@ -21,8 +21,6 @@ PROMISED = {
     "models": ("--json",),
     "model": ("--json",),
     "clusters": ("--json",),
-    "cluster init": ("-o", "--from", "--nodes", "--json"),
-    "cluster show": ("--json",),
     "profile": ("-o",),
     "plan": (
         *CHOICES_OF_A_PROBLEM, "--objective", "--fix", "--forbid", "--top", "-o", "--json",
@@ -31,6 +29,8 @@ PROMISED = {
     "explain": ("--why-not",),
     "run": ("--data", "--steps", "--init-from", "--save", "--resume", "--json"),
     "doctor": ("--json",),
+    "cluster init": ("-o", "--from", "--nodes", "--json"),
+    "cluster show": ("--json",),
 }  # fmt: skip
 
 
