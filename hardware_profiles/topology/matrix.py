@@ -246,7 +246,21 @@ def _tail(table: _Table, name: str, line: str) -> dict[str, str]:
         last = next((cell for cell in behind[len(titles) - 1 :] if cell), "")
         values = [*behind[: len(titles) - 1], last]
         return {title: value for title, value in zip(titles, values, strict=False) if value}
-    return _by_position(table.tail, words)
+    return _grown_together(table.tail, words) or _by_position(table.tail, words)
+
+
+def _grown_together(
+    tail: Sequence[tuple[str, int]], words: Sequence[re.Match[str]]
+) -> dict[str, str]:
+    """A list of CPUs that filled its column and met the NUMA node behind: ``240-2551``.
+
+    ``mthreads-gmi`` pads columns to a fixed width and puts no space behind what is wider.
+    """
+    titles, (word, *others) = [title for title, _ in tail], words
+    if titles != ["cpu", "numa"] or others or word.end() <= tail[1][1]:
+        return {}
+    apart = re.fullmatch(r"([\d,\-]*-\d+)(\d)", word[0])
+    return {"cpu": apart[1], "numa": apart[2]} if apart else {}
 
 
 def _by_position(tail: Sequence[tuple[str, int]], words: Sequence[re.Match[str]]) -> dict[str, str]:

@@ -81,3 +81,14 @@ def test_comments_quotes_and_one_device() -> None:
     matrix = read_topology(alone).matrix
     assert matrix is not None
     assert (matrix.tool, matrix.links) == ("rocm-smi", (("X",),))
+
+
+def test_a_list_of_cpus_that_met_its_numa_node_is_taken_apart() -> None:
+    matrix = read_matrix(
+        "         GPU0     GPU1     CPU Affinity   NUMA Affinity\n"
+        "GPU0     X        MT2      0-63,128-191   0\n"
+        "GPU1     MT2      X        64-127,192-238,240-2551\n"
+    )
+    assert matrix is not None
+    assert matrix.cpu_affinity == {"GPU0": "0-63,128-191", "GPU1": "64-127,192-238,240-255"}
+    assert matrix.numa == {"GPU0": "0", "GPU1": "1"}
