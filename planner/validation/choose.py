@@ -12,7 +12,6 @@ from typing import Protocol
 
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.specs import (
-    InputError,
     Layout,
     ModelSpec,
     Prediction,
@@ -66,7 +65,7 @@ def choose(predictor: Predictor, layouts: Sequence[Layout]) -> Choice:
     """The cheapest layout that fits, else the one that needs the least memory.
 
     Raises:
-        InputError: none of them can be priced; the first one's reason.
+        ShardwrightError: none of them can be priced; the first one's reason.
     """
     assert layouts
     priced: list[tuple[Layout, Prediction]] = []
@@ -77,7 +76,7 @@ def choose(predictor: Predictor, layouts: Sequence[Layout]) -> Choice:
         except ShardwrightError as error:
             reasons.append(error)
     if not priced:
-        raise InputError(str(reasons[0]))
+        raise reasons[0]
     fitting = [one for one in priced if one[1].memory_verdict != "does_not_fit"]
     if fitting:
         layout, prediction = min(fitting, key=lambda one: one[1].step_time_s)

@@ -65,14 +65,23 @@ def profile_of(row: Row, assumed: Assumptions) -> HardwareProfile:
     return profile
 
 
+def accelerator_of(hardware: RowHardware) -> str | None:
+    """The slug of a row's accelerator; what the source calls it where it is in no catalogue."""
+    try:
+        return _entry(hardware).slug
+    except InputError:
+        stated = hardware.accelerator or hardware.gpu
+        return stated and stated.lower()
+
+
 @functools.cache
 def _profile(
     hardware: RowHardware, gpus: int, network: str
 ) -> tuple[HardwareProfile, tuple[str, ...]]:
     """The profile, and what was assumed; rows of one cluster share one object."""
     assumed = Assumptions()
-    variant = next((v for v in _VARIANTS if v.text.search(hardware.gpu or "")), None)
-    entry = catalogue.accelerator_entry(variant.part) if variant else _entry(hardware)
+    variant = _variant_of(hardware)
+    entry = _entry(hardware)
     node = _node_of(entry)
     per_node = min(gpus, _per_node(hardware, node, assumed))
     while gpus % per_node:
@@ -96,8 +105,15 @@ def _profile(
     return profile.model_copy(update={"devices": devices}), tuple(assumed.notes)
 
 
+def _variant_of(hardware: RowHardware) -> _Variant | None:
+    return next((v for v in _VARIANTS if v.text.search(hardware.gpu or "")), None)
+
+
 def _entry(hardware: RowHardware) -> AcceleratorEntry:
     """The accelerator of the catalogue; raises `InputError` where there is none."""
+    variant = _variant_of(hardware)
+    if variant is not None:
+        return catalogue.accelerator_entry(variant.part)
     names = [name for name in (hardware.accelerator, hardware.gpu) if name]
     for name in names:
         words = re.split(r"[\s,(]+", name.strip().lower())

@@ -28,6 +28,7 @@ from shardwright.specs import (
     ModelSpec,
     OptimizerSpec,
     Precision,
+    ShardwrightError,
     SoftwareSpec,
     TrainingSpec,
 )
@@ -86,7 +87,7 @@ class CaseMaker:
             training = _training(row, defaults, assumed)
             software = _software(row, defaults)
         except InputError as error:
-            return str(error)
+            return reason_of(error)
         except ValidationError as error:
             return f"the row makes no job: {describe_misfits(error, most=2)}"
         return Case(row, model, training, profile, software, defaults, tuple(assumed.notes))
@@ -103,6 +104,11 @@ class CaseMaker:
         model, notes = self._models[key]
         assumed.notes.extend(notes)
         return model
+
+
+def reason_of(error: ShardwrightError) -> str:
+    """What is wrong and why, without what a user could do about it."""
+    return f"{error.problem} because {error.why}" if error.why else error.problem
 
 
 def first_of(value: Any) -> Any:
@@ -184,7 +190,7 @@ def _trainable(row: Row, assumed: Assumptions) -> str:
     found = re.search(r"\b(q?lora)\b", remarks)
     if found is None:
         return "full"
-    rank = re.search(r"(?:rank|r) ?=? ?(\d+)", remarks)
+    rank = re.search(r"(?:rank|\br) ?[= ] ?([1-9]\d*)", remarks)
     size = assumed.take(int(rank[1]) if rank else None, DEFAULT_ADAPTER_RANK, "adapter rank")
     return f"{found[1]}:{size}"
 

@@ -17,7 +17,8 @@ from typing import Protocol, runtime_checkable
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.planner.validation.candidates import layouts_of
 from shardwright.planner.validation.choose import Predictor, Pricer, choose
-from shardwright.planner.validation.problem import Case, CaseMaker
+from shardwright.planner.validation.clusters import accelerator_of
+from shardwright.planner.validation.problem import Case, CaseMaker, reason_of
 from shardwright.planner.validation.rows import MemoryKind, Row, Unreadable
 from shardwright.specs import Layout, Prediction, ShardwrightError
 
@@ -89,6 +90,12 @@ class RowResult:
         return predicted / measured
 
     @property
+    def is_comparable(self) -> bool:
+        """Whether anything was measured that a prediction can be held to."""
+        known = (self.measured_step_time_s, self.measured_peak_memory_bytes)
+        return self.measured_oom or known != (None, None)
+
+    @property
     def memory_ratio(self) -> float | None:
         measured, predicted = self.measured_peak_memory_bytes, self.predicted_peak_memory_bytes
         return None if measured is None or predicted is None else predicted / measured
@@ -113,7 +120,7 @@ def _told(error: Exception, row_id: str, what: str) -> str:
     """What a skipped row says of an error. One that is not the user's is our own fault: it is
     named and logged, but one row must not end the run of hundreds."""
     if isinstance(error, ShardwrightError):
-        return str(error)
+        return reason_of(error)
     logger.debug("%s %s", row_id, what, exc_info=error)
     text = " ".join(str(error).split())[:200]
     return f"{what}: {type(error).__name__}: {text}"
@@ -124,19 +131,22 @@ def evaluate(
     pricer: Pricer,
     progress: Callable[[str, float], None] = lambda doing, fraction: None,
 ) -> list[RowResult]:
-    """Every item priced or skipped, in order. Jobs that share all but the layout share a predictor."""
+    """Every item priced or skipped, in order.
+
+    Jobs that differ in layout alone share a predictor.
+    """
     predictors: dict[object, Predictor] = {}
     results = []
     for number, item in enumerate(items):
         progress(item.row.id, number / len(items))
         if isinstance(item, Skip):
-            results.append(_skipped(item.row, item.reason))
+            results.append(skipped(item.row, item.reason))
             continue
         try:
             results.append(price(item, _predictor(item.case, pricer, predictors)))
         except Exception as error:
             results.append(
-                _skipped(item.row, _told(error, item.row.id, "the cost model failed"), item.case)
+                skipped(item.row, _told(error, item.row.id, "the cost model failed"), item.case)
             )
     return results
 
@@ -205,10 +215,10 @@ def _read_ranks(peaks: Sequence[int], note: str | None) -> Sequence[int]:
     return peaks
 
 
-def _skipped(row: Row | Unreadable, reason: str, case: Case | None = None) -> RowResult:
+def skipped(row: Row | Unreadable, reason: str, case: Case | None = None) -> RowResult:
+    """A row without a prediction."""
     if isinstance(row, Row):
-        stated = row.hardware.accelerator or row.hardware.gpu
-        accelerator = case.accelerator if case else stated and stated.lower()
+        accelerator = case.accelerator if case else accelerator_of(row.hardware)
         return _result(row, accelerator=accelerator, skipped=reason)
     return RowResult(
         id=row.id, stack=None, accelerator=None, problem=None, configuration=None, is_full=False,

@@ -150,11 +150,12 @@ class Scores:
 
 
 def score(results: Sequence[RowResult]) -> Scores:
-    """Every statistic of a file's rows."""
+    """Every statistic of a file's rows; groups hold only those with something to compare."""
+    shown = [result for result in results if result.is_comparable]
     return Scores(
         step=step_scores(results),
-        by_stack={stack: step_scores(rows) for stack, rows in _grouped(results, _stack_of).items()},
-        groups={key: step_scores(rows) for key, rows in _grouped(results, _group_of).items()},
+        by_stack={stack: step_scores(rows) for stack, rows in _grouped(shown, _stack_of).items()},
+        groups={key: step_scores(rows) for key, rows in _grouped(shown, _group_of).items()},
         memory=memory_errors(results),
         problems=problem_scores(results),
         oom=oom_scores(results),

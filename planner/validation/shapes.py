@@ -167,8 +167,16 @@ def _stretched(model: ModelSpec, seq_len: int) -> ModelSpec:
 
 
 def _of_sizes(row: RowModel, assumed: Assumptions) -> ModelSpec:
+    """With biases or without, whichever makes up an exactly stated number of parameters."""
     try:
-        return _Builder(row, assumed).build()
+        model = _Builder(row, assumed).build()
+        stated = re.search(r"exact params (\d+)", row.other or "")
+        if stated is None or model.num_parameters == int(stated[1]):
+            return model
+        other = _Builder(row, Assumptions())
+        other.bias = not other.bias
+        changed = other.build()
+        return changed if changed.num_parameters == int(stated[1]) else model
     except ValidationError as error:
         raise InputError(
             f"the row's sizes make no model: {describe_misfits(error, most=2)}"

@@ -23,6 +23,7 @@ from shardwright.cli import (
     plan,
     profile,
     run,
+    validate,
 )
 
 app = typer.Typer(
@@ -65,4 +66,5 @@ app.command("plan")(plan.plan)
 app.command("estimate")(estimate.estimate)
 app.command("explain")(explain.explain)
 app.command("run")(run.run)
+app.command("validate")(validate.validate)
 app.command("doctor")(doctor.doctor)

@@ -28,6 +28,7 @@ PROMISED = {
     "estimate": (*CHOICES_OF_A_PROBLEM, "--layout", "--json"),
     "explain": ("--why-not",),
     "run": ("--data", "--steps", "--init-from", "--save", "--resume", "--json"),
+    "validate": ("--anchor", "--json"),
     "doctor": ("--json",),
     "cluster init": ("-o", "--from", "--nodes", "--json"),
     "cluster show": ("--json",),

@@ -69,7 +69,12 @@ class TestTraining:
 
     @pytest.mark.parametrize(
         ("remark", "trainable"),
-        [("SFT; LoRA rank 8", "lora:8"), ("QLoRA", "qlora:16"), ("SFT; ", "full")],
+        [
+            ("SFT; LoRA rank 8", "lora:8"),
+            ("LoRA r=4", "lora:4"),
+            ("QLoRA", "qlora:16"),
+            ("SFT; ", "full"),
+        ],
     )
     def test_adapters_are_read_from_remarks(self, remark: str, trainable: str) -> None:
         assert case(parallel={"other": remark}).training.trainable == trainable
