@@ -39,7 +39,7 @@ from shardwright.runtime.models.attention import (
     rotary_tables,
     rotate_,
 )
-from shardwright.runtime.models.mlp import Activation, activate
+from shardwright.runtime.models.mlp import activate
 from shardwright.runtime.models.norms import normalize
 from shardwright.runtime.parallel.collectives import TensorParallel
 from shardwright.runtime.parallel.dtypes import promoted, torch_dtype
@@ -47,6 +47,7 @@ from shardwright.runtime.parallel.layers import column_linear, embed, weight_gra
 from shardwright.runtime.parallel.loss import vocabulary_parallel_cross_entropy
 from shardwright.specs import Precision, PrecisionDTypes, TrainingSpec
 from shardwright.specs.model import (
+    Activation,
     AttentionBlock,
     EmbeddingBlock,
     HeadBlock,

@@ -36,43 +36,15 @@ from shardwright.cost_models.blocks.splits import (
     vocabulary_split,
 )
 from shardwright.cost_models.blocks.steps import Context, Step, chain
-from shardwright.specs.errors import InputError
-from shardwright.specs.layout import Layout
 from shardwright.specs.model import (
     AttentionBlock,
     EmbeddingBlock,
     HeadBlock,
-    LayerBlock,
     MlpBlock,
-    ModelSpec,
     NormBlock,
 )
 
 _INDEX_BYTES = 8
-
-
-def check_supported(model: ModelSpec, layout: Layout) -> None:
-    """Raise `InputError` for what neither these books nor the runtime's layers cover."""
-    problems = []
-    if len(model.towers) > 1 or any(edge.kind != "tied_weight" for edge in model.edges):
-        problems.append("several towers")
-    for layer in (block for block in model.decoder.blocks if isinstance(block, LayerBlock)):
-        kinds = [branch.body.kind for branch in layer.branches]
-        if len(set(kinds)) < len(kinds):
-            problems.append(f"a layer with branches {kinds}")
-        if any(branch.pre_norm is None or branch.post_norm for branch in layer.branches):
-            problems.append("residual branches without a norm before, or with one after")
-    if any(entry.policy == "selective" for entry in layout.recompute):
-        problems.append("selective recompute")
-    for name in ("cp", "ep", "etp", "loss_chunks"):
-        if getattr(layout, name) > 1:
-            problems.append(f"{name} = {getattr(layout, name)}")
-    if problems:
-        raise InputError(
-            f"{model.name} with this layout needs {', '.join(dict.fromkeys(problems))}",
-            why="layers of that kind are not built yet",
-            fix="use dense pre-norm decoders with tp, pp, dp, ZeRO and full recompute",
-        )
 
 
 def _whole(name: str, shape: tuple[int, ...], context: Context) -> ParameterBooks:

@@ -8,7 +8,6 @@ from functools import cached_property, lru_cache
 
 from shardwright.cost_models.blocks.dense import (
     attention_books,
-    check_supported,
     embedding_books,
     head_books,
     mlp_books,
@@ -17,6 +16,7 @@ from shardwright.cost_models.blocks.dense import (
 from shardwright.cost_models.blocks.operations import BlockBooks, Operation, ParameterBooks
 from shardwright.cost_models.blocks.splits import attention_split, vocabulary_split
 from shardwright.cost_models.blocks.steps import Context
+from shardwright.cost_models.blocks.support import check_supported
 from shardwright.specs.layout import Layout, Recompute, Stage
 from shardwright.specs.model import AttentionBlock, LayerBlock, ModelSpec
 from shardwright.specs.software import SoftwareSpec

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+from shardwright.specs.bodies import Activation
 
 
 def activate(up: Tensor, activation: Activation, gated: bool) -> Tensor:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from shardwright.cost_models.blocks.dense import check_supported
 from shardwright.cost_models.blocks.splits import attention_split, sequence_shard_len
+from shardwright.cost_models.blocks.support import check_supported
 from shardwright.runtime.models.attention import AttentionTables, rotary_tables, window_mask
 from shardwright.runtime.models.initialize import initialize_
 from shardwright.runtime.models.parameters import ParameterMaker

@@ -150,12 +150,14 @@ class LayerUnit(Unit):
     ) -> None:
         super().__init__(f"layers.{index}")
         self.recompute = recompute
-        self.branches = nn.ModuleList(
-            AttentionBranch(branch, branch.body, f"layers.{index}.attention", make, tables, tp)
-            if isinstance(branch.body, AttentionBlock)
-            else MlpBranch(branch, branch.body, f"layers.{index}.mlp", make, tp)
-            for branch in layer.branches
-        )
+        self.branches = nn.ModuleList()
+        for branch in layer.branches:
+            body, name = branch.body, f"layers.{index}.{branch.body.kind}"
+            if isinstance(body, AttentionBlock):
+                self.branches.append(AttentionBranch(branch, body, name, make, tables, tp))
+            else:
+                assert isinstance(body, MlpBlock), body  # `check_supported` lets no other pass
+                self.branches.append(MlpBranch(branch, body, name, make, tp))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.recompute and torch.is_grad_enabled():

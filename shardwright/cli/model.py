@@ -17,13 +17,18 @@ def model(
     seq_len: Annotated[
         str | None, typer.Option(metavar="S", help="For attention's FLOPs; default as in `plan`.")
     ] = None,
+    head: Annotated[
+        str | None, typer.Option(metavar="H", help="Of an encoder: mlm in the pooler's place.")
+    ] = None,
     as_json: _options.Json = False,
 ) -> None:
     """Show a model's exact parameter counts, FLOPs per token and blocks."""
     from shardwright.cli import _inputs, _output
     from shardwright.specs.sources import read_model
 
-    source = read_model(model)
+    if head is not None:
+        _inputs.one_of(head, ["mlm"], "--head")
+    source = read_model(model, head="mlm" if head else None)
     described = describe(source.spec, _inputs.sequence_length(seq_len, source.spec))
     described["notes"] = list(source.notes)
     if as_json:
@@ -35,7 +40,8 @@ def model(
 def describe(spec: ModelSpec, seq_len: int) -> dict[str, Any]:
     """The facts of a model as the JSON object that ``--json`` prints.
 
-    Every parameter of a dense model is active for every token.
+    FLOPs are of one sample, for each of the ``seq_len`` tokens of its text (an image's patches are
+    in an image's tower). Multi-token prediction counts apart from ``parameters``.
     """
     from shardwright.cost_models.flops import model_flops_6n, model_flops_megatron
     from shardwright.specs import TrainingSpec
@@ -46,7 +52,8 @@ def describe(spec: ModelSpec, seq_len: int) -> dict[str, Any]:
         "family": spec.family,
         "source": spec.source,
         "parameters": spec.num_parameters,
-        "active_parameters": spec.num_parameters,
+        "active_parameters": spec.num_active_parameters,
+        "mtp_parameters": spec.num_prediction_parameters,
         "max_seq_len": spec.max_seq_len,
         "seq_len": seq_len,
         "flops_per_token": {
@@ -57,6 +64,8 @@ def describe(spec: ModelSpec, seq_len: int) -> dict[str, Any]:
             {
                 "name": tower.name,
                 "parameters": tower.num_parameters,
+                "active_parameters": tower.num_active_parameters,
+                "tokens_per_sample": tower.tokens_per_sample,
                 "layers": tower.num_layers,
                 "blocks": [
                     block.model_dump(mode="json") | {"parameters": block.num_parameters}
@@ -75,11 +84,11 @@ def _print(described: dict[str, Any]) -> None:
     flops = described["flops_per_token"]
     _output.print_lines(
         f"{described['name']} ({described['family']}, from {described['source']})",
-        f"parameters  {described['parameters']:,}, all of them active for every token",
+        f"parameters  {counts(described)}",
         f"positions   {_output.plain_text(described['max_seq_len'])}",
         f"training    {flops['model_flops_megatron'] / 1e9:,.4g} GFLOP a token at"
         f" {described['seq_len']:,} tokens a sequence, forward and backward"
-        f" (6 x parameters: {flops['model_flops_6n'] / 1e9:,.4g})",
+        f" (6 x active parameters: {flops['model_flops_6n'] / 1e9:,.4g})",
     )
     for tower in described["towers"]:
         table = _output.table(f"{tower['name']} block", "count", "parameters", "of")
@@ -89,6 +98,15 @@ def _print(described: dict[str, Any]) -> None:
             )
         _output.print_tables(table)
     _output.print_lines(*(f"note: {note}" for note in described["notes"]))
+
+
+def counts(described: dict[str, Any]) -> str:
+    """The parameters in words: how many, how many of them are active, and what counts apart."""
+    total, active = described["parameters"], described["active_parameters"]
+    share = "all of them" if active == total else f"{active:,} of them"
+    apart = described["mtp_parameters"]
+    more = f"; {apart:,} more for multi-token prediction" if apart else ""
+    return f"{total:,}, {share} active for every token{more}"
 
 
 def sizes(block: dict[str, Any]) -> str:

@@ -52,8 +52,8 @@ def row(known: Preset) -> dict[str, Any]:
         "family": spec.family,
         "parameters": spec.num_parameters,
         "layers": spec.decoder.num_layers,
-        "hidden_size": spec.embedding.hidden_size,
-        "vocab_size": spec.embedding.vocab_size,
+        "hidden_size": spec.decoder.hidden_size,
+        "vocab_size": spec.vocab_size,
         "max_seq_len": spec.max_seq_len,
     }
 

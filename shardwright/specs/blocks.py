@@ -166,6 +166,8 @@ class HeadBlock(Spec):
     """A constant that multiplies the logits."""
     softcap: PositiveFloat | None = None
     """Logits pass through softcap x tanh(logit / softcap) (Gemma 2)."""
+    normalized: bool = False
+    """The table's rows are scaled to length 1 (Baichuan 2)."""
 
     @property
     def num_parameters(self) -> int:

@@ -214,6 +214,12 @@ class ModelSpec(Spec):
         return self.towers[-1]
 
     @property
+    def vocab_size(self) -> int | None:
+        """Of its tokens; null for models that read images only."""
+        found = (b for tower in self.towers for b in tower.blocks if isinstance(b, EmbeddingBlock))
+        return next((block.vocab_size for block in found), None)
+
+    @property
     def embedding(self) -> EmbeddingBlock:
         return self._only(EmbeddingBlock, "token embedding")
 

@@ -45,6 +45,33 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert "num kv heads 4" in out
 
 
+def test_experts_and_prediction_layers_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["model", "deepseek-v3", "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert described["parameters"] == 671_026_419_200
+    assert described["active_parameters"] == 37_552_297_472
+    assert described["mtp_parameters"] == 11_610_068_224
+    assert execute(["model", "deepseek-v3"]) == 0
+    assert "37,552,297,472 of them active" in capsys.readouterr().out
+
+
+def test_the_head_of_an_encoder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["model", "bert-base-uncased", "--head", "mlm", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] == 109_514_298
+    assert execute(["model", "bert-base-uncased", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] == 109_482_240
+    assert execute(["model", "gpt2", "--head", "mlm"]) == 2
+    assert "no mlm head" in capsys.readouterr().err
+    assert execute(["model", "bert-base-uncased", "--head", "squad"]) == 2
+
+
+def test_every_tower_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["model", "llava-1.5-7b"]) == 0
+    out = capsys.readouterr().out
+    assert "vision block" in out
+    assert "decoder block" in out
+
+
 def test_a_missing_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     assert execute(["model", str(path)]) == 2

@@ -25,6 +25,7 @@ from shardwright.specs.errors import InputError
 from shardwright.specs.model import ModelSpec
 from shardwright.specs.plan import read_text
 from shardwright.specs.sources.huggingface import (
+    ModelHead,
     ModelSource,
     model_from_config,
     supported_model_types,
@@ -32,6 +33,7 @@ from shardwright.specs.sources.huggingface import (
 from shardwright.specs.sources.presets import find_preset, list_presets, preset
 
 __all__ = [
+    "ModelHead",
     "ModelSource",
     "list_presets",
     "model_from_config",
@@ -53,15 +55,20 @@ def resolve_model(text: str) -> ModelSpec:
     return read_model(text).spec
 
 
-def read_model(text: str) -> ModelSource:
-    """As `resolve_model`, with notes on what the source says and the model does not hold."""
+def read_model(text: str, *, head: ModelHead | None = None) -> ModelSource:
+    """As `resolve_model`, with notes on what the source says and the model does not hold.
+
+    ``head``: for encoders, the head to train in the pooler's place.
+    """
     known = find_preset(text)
     if known is not None:
-        return known.read()
+        return known.read(head)
     if os.path.isdir(text) or text.endswith(".json") or os.path.isfile(text):
-        return _from_config_file(Path(text))
+        return _from_config_file(Path(text), head)
     factory = _FACTORY.fullmatch(text)
     if factory:
+        if head is not None:
+            raise InputError(f"{text} decides its head itself", fix="leave the head out")
         return ModelSource(_from_factory(factory[1], factory[2]))
     raise _unknown(text)
 
@@ -76,12 +83,12 @@ def _unknown(text: str) -> InputError:
     )
 
 
-def _from_config_file(path: Path) -> ModelSource:
+def _from_config_file(path: Path, head: ModelHead | None) -> ModelSource:
     file = path / "config.json" if path.is_dir() else path
     config = parse_json(read_text(file, what="model config"), source=str(file))
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
     name = name.encode(errors="replace").decode()  # the system's names need not be text
-    return model_from_config(config, name=name or "model", source=str(file))
+    return model_from_config(config, name=name or "model", source=str(file), head=head)
 
 
 def _from_factory(module_name: str, function_name: str) -> ModelSpec:

@@ -13,7 +13,11 @@ from typing import Any
 from pydantic import PositiveInt
 
 from shardwright.specs._base import Spec
-from shardwright.specs.sources.huggingface import ModelSource, model_from_config
+from shardwright.specs.sources.huggingface import (
+    ModelHead,
+    ModelSource,
+    model_from_config,
+)
 
 _FOLDER = Path(__file__).parent / "preset_data"
 
@@ -30,8 +34,9 @@ class Preset(Spec):
     """What the publisher counts; null where only a rounded figure is known."""
     source: str
 
-    def read(self) -> ModelSource:
-        return model_from_config(self.config, name=self.slug, source=f"preset {self.slug}")
+    def read(self, head: ModelHead | None = None) -> ModelSource:
+        where = f"preset {self.slug}"
+        return model_from_config(self.config, name=self.slug, source=where, head=head)
 
 
 def list_presets() -> list[str]:

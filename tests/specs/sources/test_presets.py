@@ -9,6 +9,12 @@ from shardwright.specs.sources.presets import find_preset
 
 # From the model cards and papers, written here once more and not read from the presets.
 KNOWN = {
+    "bert-base-uncased": 109_482_240,
+    "deepseek-v2": 235_741_434_880,
+    "deepseek-v3": 671_026_419_200,
+    "gemma-2-9b": 9_241_705_984,
+    "gemma-2-27b": 27_227_128_320,
+    "gpt-oss-120b": 116_829_156_672,
     "gpt2": 124_439_808,
     "gpt2-xl": 1_557_611_200,
     "gpt-3-175b": 174_604_259_328,
@@ -19,9 +25,14 @@ KNOWN = {
     "llama-3.1-70b": 70_553_706_496,
     "llama-3.1-405b": 405_853_388_800,
     "llama-3.2-1b": 1_235_814_400,
+    "llava-1.5-7b": 7_063_427_072,
+    "mamba2-2.7b": 2_702_599_680,
+    "mixtral-8x22b": 140_630_071_296,
     "mistral-7b": 7_241_732_096,
+    "qwen3-32b": 32_762_123_264,
     "qwen2.5-7b": 7_615_616_512,
     "smollm2-135m": 134_515_008,
+    "t5-11b": 11_307_321_344,
     "tinyllama-1.1b": 1_100_048_384,
 }
 

@@ -96,6 +96,11 @@ def activation(name: str) -> Activation:
     return _ACTIVATIONS[name]
 
 
+def unless_one(scale: float) -> float | None:
+    """A factor, or null where it changes nothing."""
+    return None if scale == 1 else scale
+
+
 class Config(BaseModel):
     """What every family's record has in common."""
 

@@ -15,7 +15,7 @@ from shardwright.specs.sources.huggingface.decoder import (
     Norms,
     NormType,
 )
-from shardwright.specs.sources.huggingface.fields import Dropout, Rope, RopeConfig
+from shardwright.specs.sources.huggingface.fields import Dropout, Rope, RopeConfig, unless_one
 
 PlainLayerType = Literal["full_attention", "sliding_attention"]
 
@@ -337,10 +337,11 @@ class GraniteConfig(LlamaConfig):
         return None if self.residual_multiplier == 1 else self.residual_multiplier
 
     def embedding(self) -> EmbeddingBlock:
-        return super().embedding().model_copy(update={"scale": self.embedding_multiplier})
+        scale = unless_one(self.embedding_multiplier)
+        return super().embedding().model_copy(update={"scale": scale})
 
     def head(self) -> HeadBlock:
-        return super().head().model_copy(update={"scale": 1 / self.logits_scaling})
+        return super().head().model_copy(update={"scale": unless_one(1 / self.logits_scaling)})
 
     def attention_fields(self, kind: LayerKind) -> dict[str, Any]:
         return {"scale": self.attention_multiplier}

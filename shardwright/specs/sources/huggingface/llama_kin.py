@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import PositiveFloat
 
+from shardwright.specs.blocks import HeadBlock
 from shardwright.specs.ranges import Extent, HeadCount
 from shardwright.specs.sources.huggingface.decoder import (
     DecoderConfig,
@@ -83,6 +84,10 @@ class BaichuanConfig(LlamaConfig):
 
     def attention_fields(self, kind: LayerKind) -> dict[str, Any]:
         return {"alibi": True, "rotary": None} if self.uses_alibi else {}
+
+    def head(self) -> HeadBlock:
+        """Baichuan 2 normalises the rows of its head; the config tells it by its vocabulary."""
+        return super().head().model_copy(update={"normalized": self.vocab_size == 125_696})
 
 
 class InternLm2Config(LlamaConfig):

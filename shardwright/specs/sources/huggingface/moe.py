@@ -14,7 +14,7 @@ from shardwright.specs.sources.huggingface.decoder import (
     Norms,
     NormType,
 )
-from shardwright.specs.sources.huggingface.fields import Dropout, activation
+from shardwright.specs.sources.huggingface.fields import Dropout, activation, unless_one
 from shardwright.specs.sources.huggingface.llama import WindowedConfig
 
 
@@ -202,10 +202,11 @@ class GraniteMoeConfig(MoeConfig):
         return None if self.residual_multiplier == 1 else self.residual_multiplier
 
     def embedding(self) -> EmbeddingBlock:
-        return super().embedding().model_copy(update={"scale": self.embedding_multiplier})
+        scale = unless_one(self.embedding_multiplier)
+        return super().embedding().model_copy(update={"scale": scale})
 
     def head(self) -> HeadBlock:
-        return super().head().model_copy(update={"scale": 1 / self.logits_scaling})
+        return super().head().model_copy(update={"scale": unless_one(1 / self.logits_scaling)})
 
     def attention_fields(self, kind: LayerKind) -> dict[str, Any]:
         return {"scale": self.attention_multiplier}
