@@ -16,6 +16,7 @@ from shardwright.cost_models.step import StepModel
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.planner.validation.choose import Predictor, Pricer
 from shardwright.planner.validation.results import Job, evaluate
+from shardwright.planner.validation.rows import Row
 from shardwright.specs import (
     Breakdown,
     InputError,
@@ -90,8 +91,8 @@ def default_fitter(base: Pricer) -> Fitter:
     return ScaleFitter(base)
 
 
-def stack_defaults(stack: str | None) -> Mapping[str, Any]:
-    """What a stack is known to do where a row says nothing."""
+def run_defaults(row: Row) -> Mapping[str, Any]:
+    """What a row's software is known to do where the row says nothing."""
     return {}
 
 

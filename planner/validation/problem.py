@@ -34,10 +34,13 @@ from shardwright.specs import (
 )
 from shardwright.specs._base import describe_misfits
 
-StackDefaults = Callable[[str | None], Mapping[str, Any]]
-"""What a stack does where a row says nothing: values by name of a field of `RowParallel`, `Layout`,
-`SoftwareSpec` or `TrainingSpec` (``optimizer``: its name). A list leaves a choice of several."""
+RunDefaults = Callable[[Row], Mapping[str, Any]]
+"""What a row's software does where the row says nothing: values by name of a field of
+`RowParallel`, `Layout`, `SoftwareSpec` or `TrainingSpec` (``optimizer``: its name). A list leaves a
+choice of several. ``framework`` is the row's stack where it is not given."""
 
+UNKNOWN_STACK = "unknown"
+"""The framework of a row that does not name its stack."""
 DEFAULT_ADAPTER_RANK = 16
 """Of LoRA, where it is said that adapters were trained, but not how large."""
 _FORGOTTEN_BATCHES = 2
@@ -70,7 +73,7 @@ class Case:
 class CaseMaker:
     """Makes cases of rows; rows with equal parts share them, so that prices can be kept."""
 
-    def __init__(self, *, defaults: StackDefaults, configs: Configs | None = None) -> None:
+    def __init__(self, *, defaults: RunDefaults, configs: Configs | None = None) -> None:
         self._defaults, self._configs = defaults, configs or {}
         self._models: dict[str, tuple[ModelSpec, tuple[str, ...]]] = {}
 
@@ -83,7 +86,7 @@ class CaseMaker:
         try:
             profile = profile_of(row, assumed)
             model = self._model(row, assumed)
-            defaults = self._defaults(row.stack)
+            defaults = self._defaults(row)
             training = _training(row, defaults, assumed)
             software = _software(row, defaults)
         except InputError as error:
@@ -205,4 +208,5 @@ def _software(row: Row, defaults: Mapping[str, Any]) -> SoftwareSpec:
         known["cuda_graphs"] = True
     if row.parallel.compile is not None:
         known["compile"] = row.parallel.compile
-    return SoftwareSpec.model_validate({**known, "framework": row.stack or "unknown"})
+    known.setdefault("framework", row.stack or UNKNOWN_STACK)
+    return SoftwareSpec.model_validate(known)

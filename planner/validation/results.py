@@ -24,6 +24,9 @@ from shardwright.specs import Layout, Prediction, ShardwrightError
 
 logger = logging.getLogger(__name__)
 
+FAULTS = ("cannot be read as a job", "the cost model failed")
+"""With what the reasons begin that are our own fault and not the row's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -113,7 +116,7 @@ def _prepared(row: Row | Unreadable, maker: CaseMaker) -> Job | Skip:
         case = maker.case_of(row)
         return Skip(row, case) if isinstance(case, str) else Job(case, layouts_of(case))
     except Exception as error:
-        return Skip(row, _told(error, row.id, "cannot be read as a job"))
+        return Skip(row, _told(error, row.id, FAULTS[0]))
 
 
 def _told(error: Exception, row_id: str, what: str) -> str:
@@ -145,9 +148,7 @@ def evaluate(
         try:
             results.append(price(item, _predictor(item.case, pricer, predictors)))
         except Exception as error:
-            results.append(
-                skipped(item.row, _told(error, item.row.id, "the cost model failed"), item.case)
-            )
+            results.append(skipped(item.row, _told(error, item.row.id, FAULTS[1]), item.case))
     return results
 
 

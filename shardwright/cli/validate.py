@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shardwright.cli import _options
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,10 +56,11 @@ def validate(
         check_folder(output)
     found = rows.read_runs(runs)
     configs = {} if models is None else read_configs(models)
-    maker = problem.CaseMaker(defaults=pricers.stack_defaults, configs=configs)
+    maker = problem.CaseMaker(defaults=pricers.run_defaults, configs=configs)
     items = results.prepare(found.rows, maker)
     with _output.progress("pricing runs") as progress:
         report = _report(items, anchor, hold_out, progress)
+    _warn_of_faults(report)
     if output is not None:
         from shardwright.planner.validation.plots import write_plots
 
@@ -88,6 +92,18 @@ def _report(
         left_out = held_out(items, hold_out, fitter, progress)
         found |= {"results": left_out.results, "folds": left_out.folds, "hold_out": hold_out}
     return Report.of(**found)
+
+
+def _warn_of_faults(report: Report) -> None:
+    """Say on stderr that rows were skipped by our own fault, which no row should be."""
+    from shardwright.planner.validation.results import FAULTS
+
+    faults = [r for r in report.results if r.skipped and r.skipped.startswith(FAULTS)]
+    if faults:
+        logger.warning(
+            "%d rows are skipped by a fault of ours, the first: %s: %s",
+            len(faults), faults[0].id, faults[0].skipped,
+        )  # fmt: skip
 
 
 def read_configs(path: Path) -> Configs:

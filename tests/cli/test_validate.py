@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shardwright.planner.validation import pricers
 from tests.cli.endings import Ending, end_of
 from tests.planner.validation import rows
 
@@ -79,6 +80,18 @@ def test_tables_and_plots(runs: str, tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {
         "overall.svg", "some-stack.svg", "other.svg",
     }  # fmt: skip
+
+
+def test_faults_of_ours_are_told_and_end_nothing(
+    runs: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*job: object) -> None:
+        raise TypeError("a slip")
+
+    monkeypatch.setattr(pricers, "default_pricer", lambda: broken)
+    answer = answer_of(runs)
+    assert answer["rows"][0]["skipped"] == "the cost model failed: TypeError: a slip"
+    assert "4 rows are skipped by a fault of ours, the first: a: " in caplog.text
 
 
 def test_configs_by_name(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.planner.validation import rows
 
 
 def layouts(defaults: dict[str, Any] | None = None, **changes: Any) -> tuple[Layout, ...]:
-    case = CaseMaker(defaults=lambda stack: defaults or {}).case_of(rows.row(**changes))
+    case = CaseMaker(defaults=lambda row: defaults or {}).case_of(rows.row(**changes))
     assert isinstance(case, Case), case
     return layouts_of(case)
 

@@ -11,8 +11,8 @@ from shardwright.planner.validation.pricers import (
     default_fitter,
     default_pricer,
     replace_framework,
+    run_defaults,
     scaled,
-    stack_defaults,
 )
 from shardwright.planner.validation.problem import CaseMaker
 from shardwright.planner.validation.results import Job, evaluate, prepare
@@ -25,7 +25,7 @@ TWO_SECONDS = FakePricer(lambda model, layout: prediction(2.0))
 
 def jobs(*changes: dict[str, Any]) -> list[Job]:
     found = [rows.row(**({"id": f"r{n}"} | change)) for n, change in enumerate(changes)]
-    items = prepare(found, CaseMaker(defaults=stack_defaults))
+    items = prepare(found, CaseMaker(defaults=run_defaults))
     assert all(isinstance(item, Job) for item in items)
     return [item for item in items if isinstance(item, Job)]
 

@@ -11,7 +11,7 @@ from tests.planner.validation import rows
 
 
 def made(defaults: dict[str, Any] | None = None, **changes: Any) -> Case | str:
-    return CaseMaker(defaults=lambda stack: defaults or {}).case_of(rows.row(**changes))
+    return CaseMaker(defaults=lambda row: defaults or {}).case_of(rows.row(**changes))
 
 
 def case(defaults: dict[str, Any] | None = None, **changes: Any) -> Case:
@@ -92,6 +92,10 @@ class TestSoftware:
         assert case(defaults).software.attention_kernel == "math"
         assert not case(defaults, parallel={"compile": False}).software.compile
 
+    def test_the_framework_is_the_stacks_unless_another_is_known(self) -> None:
+        assert case(stack=None).software.framework == "unknown"
+        assert case({"framework": "deepspeed"}).software.framework == "deepspeed"
+
     def test_remarks_name_graphs_and_the_allocator(self) -> None:
         found = case(parallel={"other": "CUDA graphs; expandable_segments:True"}).software
         assert found.cuda_graphs
@@ -100,14 +104,14 @@ class TestSoftware:
 
 class TestSharing:
     def test_rows_of_one_model_share_it(self) -> None:
-        maker = CaseMaker(defaults=lambda stack: {})
+        maker = CaseMaker(defaults=lambda row: {})
         first, second = (maker.case_of(rows.row(id=i)) for i in ("a", "b"))
         assert isinstance(first, Case)
         assert isinstance(second, Case)
         assert first.model is second.model
 
     def test_not_where_tokens_are_dropped(self) -> None:
-        maker = CaseMaker(defaults=lambda stack: {})
+        maker = CaseMaker(defaults=lambda row: {})
         factors = []
         for remark in (None, "tokendrop", "capacity factor 1.5, padded"):
             found = maker.case_of(

@@ -23,7 +23,7 @@ from tests.planner.validation.fakes import CAPACITY, FakePricer, prediction
 
 
 def items_of(*found: Row | Unreadable, defaults: Any = None) -> tuple[Job | Skip, ...]:
-    return prepare(found, CaseMaker(defaults=defaults or (lambda stack: {})))
+    return prepare(found, CaseMaker(defaults=defaults or (lambda row: {})))
 
 
 def result_of(row: Row, priced: Prediction) -> RowResult:
@@ -108,7 +108,7 @@ class TestSkips:
         assert results[1].skipped is None
 
     def test_a_fault_while_a_job_is_made_ends_nothing(self) -> None:
-        def fail(stack: str | None) -> dict[str, Any]:
+        def fail(row: Row) -> dict[str, Any]:
             raise RuntimeError("no defaults")
 
         (item,) = items_of(rows.row(), defaults=fail)
@@ -210,7 +210,7 @@ def test_whatever_a_row_holds_it_is_priced_or_skipped_with_a_reason(
 ) -> None:
     priced = prediction()
     values = [value | {"id": f"r{n}"} for n, value in enumerate(damaged(rows.value(**changes)))]
-    items = prepare(parse_rows(values), CaseMaker(defaults=lambda stack: {}))
+    items = prepare(parse_rows(values), CaseMaker(defaults=lambda row: {}))
     results = evaluate(items, FakePricer(lambda model, layout: priced))
     assert len(results) == len(values) > 500
     for found in results:
