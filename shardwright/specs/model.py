@@ -156,6 +156,8 @@ class ModelSpec(Spec):
                 raise ValueError(f"the {self.decoder.name} has {kinds.count(kind)} {kind} blocks")
         if not {"embedding", "patch_embedding"} & set(kinds):
             raise ValueError(f"the {self.decoder.name} has 0 embedding blocks, not one")
+        if self._is_causal and not {"head", "classifier", "pooler"} & set(kinds):
+            raise ValueError(f"the {self.decoder.name} has 0 head blocks, not one")
         if "layer" not in kinds:
             raise ValueError(f"the {self.decoder.name} has no layer")
         if kinds.count("norm") != 1 and self.is_language_model and self._is_pre_norm:
@@ -173,6 +175,12 @@ class ModelSpec(Spec):
                 f"max_seq_len ({self.max_seq_len}) exceeds the {positions} learned positions"
             )
         return self
+
+    @property
+    def _is_causal(self) -> bool:
+        """Whether tokens are predicted one after the other."""
+        bodies = [part for block in self.decoder.blocks for part in parts_of(block)]
+        return any(isinstance(body, AttentionBlock) and body.causal for body in bodies)
 
     @property
     def _is_pre_norm(self) -> bool:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
-from shardwright.specs import AttentionBlock, MlpBlock, NormBlock, RotaryPositions
+from shardwright.specs import (
+    AttentionBlock,
+    LatentAttentionBlock,
+    MlpBlock,
+    MoeBlock,
+    NormBlock,
+    RotaryPositions,
+    SparseIndexer,
+    StateSpaceBlock,
+)
 
 
 def attention(**changes: object) -> AttentionBlock:
@@ -41,3 +52,43 @@ def test_rotary_positions_need_an_even_head() -> None:
 def test_rotary_scaling_needs_frequencies_in_order() -> None:
     with pytest.raises(ValidationError, match=r"low_freq_factor \(4\) is not below"):
         RotaryPositions(base=1e4, low_freq_factor=4.0, high_freq_factor=4.0)
+
+
+def test_latent_attention_counts_ranks_norms_and_the_indexer() -> None:
+    fields: dict[str, Any] = {
+        "hidden_size": 16, "num_heads": 2, "q_lora_rank": 8, "kv_lora_rank": 4,
+        "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 4, "rotary": None,
+    }  # fmt: skip
+    block = LatentAttentionBlock(**fields)
+    queries = 16 * 8 + 8 + 8 * 2 * 6
+    keys = 16 * (4 + 2) + 4 + 4 * 2 * 8
+    assert block.num_parameters == queries + keys + 2 * 4 * 16
+    indexer = SparseIndexer(num_heads=3, head_dim=5, top_k=2)
+    sparse = LatentAttentionBlock(**fields, indexer=indexer)
+    assert sparse.num_parameters - block.num_parameters == 8 * 15 + 16 * 5 + 10 + 16 * 3
+
+
+def test_state_spaces_count_by_version() -> None:
+    fields: dict[str, Any] = {
+        "hidden_size": 8, "inner_size": 16, "state_size": 4, "conv_kernel": 3,
+    }  # fmt: skip
+    mamba = StateSpaceBlock(version="mamba", time_step_rank=2, **fields)
+    assert mamba.num_parameters == (
+        8 * 32 + 16 * 8 + 16 * 4 + 16 * (2 + 8) + 2 * 16 + 16 + 16 * 4 + 16
+    )
+    mamba2 = StateSpaceBlock(version="mamba2", num_heads=2, **fields)
+    assert mamba2.num_parameters == 8 * (16 + 24 + 2) + 16 * 8 + 24 * 4 + 6 + 16
+    with pytest.raises(ValidationError, match="mamba2 needs num_heads"):
+        StateSpaceBlock(version="mamba2", **fields)
+
+
+def test_experts_are_active_by_top_k() -> None:
+    fields: dict[str, Any] = {
+        "hidden_size": 8, "expert_size": 4, "num_experts": 6, "top_k": 2, "activation": "silu",
+        "gated": True, "shared_size": 4, "shared_gate": True, "correction_bias": True,
+    }  # fmt: skip
+    block = MoeBlock(**fields)
+    assert block.num_parameters == 6 * 96 + 96 + 8 + 6 * 9
+    assert block.num_parameters - block.num_active_parameters == 4 * 96
+    with pytest.raises(ValidationError, match=r"top_k \(7\) exceeds num_experts \(6\)"):
+        MoeBlock(**fields | {"top_k": 7})

@@ -33,6 +33,7 @@ def test_a_model_is_the_sum_of_its_blocks() -> None:
         pytest.param(1, {"repeat": 513}, "less than or equal to 512", id="layers"),
         pytest.param(2, None, "0 norm blocks, not one", id="no-norm"),
         pytest.param(1, None, "no layer", id="no-layer"),
+        pytest.param(3, None, "0 head blocks, not one", id="no-head"),
     ],
 )
 def test_a_decoder_is_whole(block: int, changes: dict[str, int] | None, message: str) -> None:

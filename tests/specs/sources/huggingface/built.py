@@ -35,7 +35,8 @@ def count_built(config: Any, auto: str) -> int:
     with torch.device("meta"):
         built = getattr(transformers, auto).from_config(config)
     kept = (buffer for name, buffer in built.named_buffers() if name.endswith(BUFFERS))
-    return sum(p.numel() for p in built.parameters()) + sum(b.numel() for b in kept)
+    counted = (*built.parameters(), *kept)
+    return sum(int(tensor.numel()) for tensor in counted)
 
 
 def assert_counts_as_built(
