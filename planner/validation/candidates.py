@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -54,6 +55,22 @@ _LAYOUT_DEFAULTS = ("cp_kind", "loss_chunks", "rank_order", "reshard_after_forwa
 
 Grid = tuple[int, int, int, int]
 """tp, pp, dp, cp."""
+
+
+def spares_of(case: Case) -> tuple[Layout, ...]:
+    """What a row may have run where nothing of `layouts_of` fits: more recomputation than its
+    stack's default, the knob that users turn first when memory runs short.
+
+    Empty where the row itself states what is recomputed, or its stack has no default.
+    """
+    parallel = case.row.parallel
+    stated = parallel.recompute is not None or bool(parallel.recompute_modules)
+    if stated or not _default(case, "recompute"):
+        return ()
+    defaults = {key: value for key, value in case.defaults.items() if key != "recompute"}
+    usual = set(layouts_of(case))
+    every = layouts_of(replace(case, defaults=defaults))
+    return tuple(layout for layout in every if layout not in usual)
 
 
 def layouts_of(case: Case) -> tuple[Layout, ...]:

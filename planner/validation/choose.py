@@ -1,7 +1,8 @@
 """Of the layouts that a row may have run, the cheapest that fits.
 
-Where none fits, the one that needs the least memory is taken: a run that took place did fit, and
-that one is the nearest to it. Ties: the first in lexicographic order.
+Spares are layouts to fall back on where no other fits. Where none fits at all, the one that needs
+the least memory is taken: a run that took place did fit, and that one is the nearest to it. Ties:
+the first in lexicographic order.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Choice:
     layout: Layout
     prediction: Prediction
     num_open: int
-    """How many layouts the row left open, all told."""
+    """How many layouts were priced to find it."""
 
     @property
     def fits(self) -> bool:
@@ -61,27 +62,36 @@ class Choice:
         return self.prediction.memory_verdict != "fits"
 
 
-def choose(predictor: Predictor, layouts: Sequence[Layout]) -> Choice:
-    """The cheapest layout that fits, else the one that needs the least memory.
+def choose(
+    predictor: Predictor, layouts: Sequence[Layout], spares: Sequence[Layout] = ()
+) -> Choice:
+    """The cheapest layout that fits, else the cheapest spare, else the one nearest to fitting.
 
     Raises:
         ShardwrightError: none of them can be priced; the first one's reason.
     """
     assert layouts
-    priced: list[tuple[Layout, Prediction]] = []
+    priced: list[_Priced] = []
     reasons: list[ShardwrightError] = []
-    for layout in layouts:
-        try:
-            priced.append((layout, predictor.predict(layout)))
-        except ShardwrightError as error:
-            reasons.append(error)
+    for some in (layouts, spares):
+        for layout in some:
+            try:
+                priced.append((layout, predictor.predict(layout)))
+            except ShardwrightError as error:
+                reasons.append(error)
+        fitting = [one for one in priced if one[1].memory_verdict != "does_not_fit"]
+        if fitting:
+            layout, prediction = min(fitting, key=lambda one: one[1].step_time_s)
+            return Choice(layout, prediction, len(priced))
     if not priced:
         raise reasons[0]
-    fitting = [one for one in priced if one[1].memory_verdict != "does_not_fit"]
-    if fitting:
-        layout, prediction = min(fitting, key=lambda one: one[1].step_time_s)
-    else:
-        layout, prediction = min(
-            priced, key=lambda one: (max(one[1].peak_memory_bytes), one[1].step_time_s)
-        )
-    return Choice(layout, prediction, len(layouts))
+    layout, prediction = min(priced, key=_need)
+    return Choice(layout, prediction, len(priced))
+
+
+_Priced = tuple[Layout, Prediction]
+
+
+def _need(one: _Priced) -> tuple[int, float]:
+    """How much memory a layout needs, and then how long it takes."""
+    return max(one[1].peak_memory_bytes), one[1].step_time_s

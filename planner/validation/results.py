@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from shardwright.hardware_profiles.profile import HardwareProfile
-from shardwright.planner.validation.candidates import layouts_of
+from shardwright.planner.validation.candidates import layouts_of, spares_of
 from shardwright.planner.validation.choose import Predictor, Pricer, choose
 from shardwright.planner.validation.clusters import accelerator_of
 from shardwright.planner.validation.problem import Case, CaseMaker, reason_of
@@ -34,6 +34,8 @@ class Job:
 
     case: Case
     layouts: tuple[Layout, ...]
+    spares: tuple[Layout, ...] = ()
+    """To fall back on where none of the layouts fits."""
 
     @property
     def row(self) -> Row:
@@ -114,7 +116,9 @@ def _prepared(row: Row | Unreadable, maker: CaseMaker) -> Job | Skip:
         return Skip(row, row.reason)
     try:
         case = maker.case_of(row)
-        return Skip(row, case) if isinstance(case, str) else Job(case, layouts_of(case))
+        if isinstance(case, str):
+            return Skip(row, case)
+        return Job(case, layouts_of(case), spares_of(case))
     except Exception as error:
         return Skip(row, _told(error, row.id, FAULTS[0]))
 
@@ -165,7 +169,7 @@ def price(job: Job, predictor: Predictor) -> RowResult:
     Raises:
         ShardwrightError: the cost model describes none of them.
     """
-    choice = choose(predictor, job.layouts)
+    choice = choose(predictor, job.layouts, job.spares)
     prediction, row, case = choice.prediction, job.row, job.case
     if isinstance(predictor, KnowsMemoryKinds):
         peaks = predictor.memory_of_kind(choice.layout, row.kind_of_memory)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.planner.validation.candidates import MOST_LAYOUTS, layouts_of
+from shardwright.planner.validation.candidates import MOST_LAYOUTS, layouts_of, spares_of
 from shardwright.planner.validation.problem import Case, CaseMaker
 from shardwright.specs import InputError, Layout, Recompute
 from tests.planner.validation import rows
@@ -166,6 +166,23 @@ class TestRecompute:
         assert open_ones == ["none", "selective", "full"]
         known = policies({"recompute": "none"}, parallel={"recompute": None})
         assert [entry.policy for entry in known] == ["none"]
+
+    @pytest.mark.parametrize(
+        ("defaults", "stated", "expected"),
+        [
+            ({"recompute": "none"}, None, ["selective", "full"]),
+            ({"recompute": ["none", "selective"]}, None, ["full"]),
+            ({"recompute": "none"}, "none", []),
+            ({}, None, []),
+        ],
+    )
+    def test_spares_recompute_more_than_the_stack_does_by_itself(
+        self, defaults: dict[str, Any], stated: str | None, expected: list[str]
+    ) -> None:
+        row = rows.row(parallel={"recompute": stated})
+        case = CaseMaker(defaults=lambda row: defaults).case_of(row)
+        assert isinstance(case, Case)
+        assert [layout.recompute[0].policy for layout in spares_of(case)] == expected
 
     def test_modules_by_other_names(self) -> None:
         modules = ["layernorm", "act", "shared_expert", "norm", "tea"]

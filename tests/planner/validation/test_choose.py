@@ -57,3 +57,16 @@ def test_ties_go_to_the_first() -> None:
 def test_what_nothing_prices_says_why() -> None:
     with pytest.raises(InputError, match="none is not priced"):
         choose(Listed({}), OPEN)
+
+
+def test_spares_are_for_where_nothing_else_fits() -> None:
+    small, large = prediction(2.0), prediction(1.0, peaks=(2 * CAPACITY,))
+    first, *spares = OPEN
+    fitting = choose(Listed({"none": small, "full": prediction(1.0)}), [first], spares)
+    assert fitting.layout is first
+    spare = choose(Listed({"none": large, "full": small}), [first], spares)
+    assert spare.layout is OPEN[2]
+    assert spare.fits
+    neither = choose(Listed({"none": large, "full": large}), [first], spares)
+    assert neither.layout is first
+    assert not neither.fits
