@@ -60,6 +60,29 @@ def anchor_scores(
     return tuple(scores)
 
 
+def over_stacks(scores: Sequence[AnchorScore]) -> AnchorScore | None:
+    """The stacks' figures in the mean, each weighing as many as its rows; None without any."""
+    known = [score for score in scores if score.num_choices]
+    if not known:
+        return None
+
+    def mean(values: Iterator[float | None]) -> float | None:
+        pairs = [(v, s.num_rows) for v, s in zip(values, known, strict=True) if v is not None]
+        total = sum(weight for _, weight in pairs)
+        return sum(value * weight for value, weight in pairs) / total if total else None
+
+    return AnchorScore(
+        stack="all",
+        num_rows=sum(score.num_rows for score in known),
+        num_choices=sum(score.num_choices for score in known),
+        mape=mean(score.mape for score in known),
+        median=mean(score.median for score in known),
+        p90=mean(score.p90 for score in known),
+        bias=mean(score.bias for score in known),
+        band_coverage=mean(score.band_coverage for score in known),
+    )
+
+
 def _stack_score(stack: str, jobs: Sequence[Job], num_anchors: int, fitter: Fitter) -> AnchorScore:
     if len(jobs) <= num_anchors:
         return AnchorScore(stack, len(jobs), 0)

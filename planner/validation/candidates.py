@@ -4,6 +4,8 @@ Open fields become short lists of candidates: what the row's stack is known to d
 customary. The layouts are the lists' product in lexicographic order, without those that do not
 divide the cluster or the batch, and about `MOST_LAYOUTS` of them at most, shared by the grids.
 
+``selective layer`` as printed recomputes every second layer in full, as torchtitan does.
+
 Where layers do not divide the stages, but do with two more, embedding and head stand for a layer
 each, as in Megatron's and DeepSpeed's own splits.
 """
@@ -292,6 +294,9 @@ def _layout(case: Case, choices: Mapping[str, Any]) -> Layout:
             made["zero_shard_degree"] = degree
         if parallel.reshard_after_forward is not None:
             made["reshard_after_forward"] = parallel.reshard_after_forward
+    if "selective layer" in str((parallel.as_printed or {}).get("recompute", "")):
+        per_stage = -(-case.model.decoder.num_layers // (pp * vpp))
+        made["recompute"] = Recompute(policy="full", num_layers=-(-per_stage // 2))
     return Layout.of(
         case.model,
         case.training,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwright.planner.validation.anchor import AnchorScore
+from shardwright.planner.validation.anchor import AnchorScore, over_stacks
 from shardwright.planner.validation.cross import FoldScore
 from shardwright.planner.validation.results import RowResult
 from shardwright.planner.validation.scores import (
@@ -106,7 +106,12 @@ def _summary_json(report: Report) -> dict[str, Any]:
     }
     if report.anchors is not None:
         found = [dataclasses.asdict(anchor) for anchor in report.anchors]
-        summary["anchor"] = {"num_anchors": report.num_anchors, "stacks": found}
+        whole = over_stacks(report.anchors)
+        summary["anchor"] = {
+            "num_anchors": report.num_anchors,
+            "all": None if whole is None else dataclasses.asdict(whole),
+            "stacks": found,
+        }
     if report.folds is not None:
         parts = [dataclasses.asdict(fold) for fold in report.folds]
         summary["hold_out"] = {"by": report.hold_out, "folds": parts}
@@ -242,10 +247,11 @@ def _problem_table(problems: Sequence[ProblemScore]) -> TextTable:
 
 
 def _anchor_table(anchors: Sequence[AnchorScore], num_anchors: int | None) -> TextTable:
+    whole = over_stacks(anchors)
     rows = tuple(
         (a.stack, f"{a.num_rows}", f"{a.num_choices}", _percent(a.mape), _percent(a.median),
          _percent(a.p90), _signed(a.bias), _percent(a.band_coverage))
-        for a in anchors
+        for a in (*anchors, *([whole] if whole else []))
     )  # fmt: skip
     title = f"Step time after calibration on {num_anchors} rows of each stack, mean over choices"
     headings = ("stack", "rows", "choices", "MAPE", "median", "p90", "bias", "in band")

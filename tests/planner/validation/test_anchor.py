@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.planner.validation import anchor
-from shardwright.planner.validation.anchor import AnchorScore, anchor_scores, choices
+from shardwright.planner.validation.anchor import AnchorScore, anchor_scores, choices, over_stacks
 from shardwright.planner.validation.pricers import ScaleFitter
 from shardwright.planner.validation.results import evaluate
 from tests.planner.validation.test_pricers import TWO_SECONDS, jobs, measured
@@ -58,3 +58,18 @@ def test_stacks_are_apart() -> None:
     )  # fmt: skip
     found = anchor_scores(items, evaluate(items, TWO_SECONDS), 1, ScaleFitter(TWO_SECONDS))
     assert [(s.stack, s.mape) for s in found] == [("a", 0.0), ("b", 0.0)]
+
+
+def test_over_stacks_each_weighs_as_many_as_its_rows() -> None:
+    scores = (
+        AnchorScore("a", 3, 3, mape=0.1, median=0.2, p90=0.3, bias=-0.1, band_coverage=None),
+        AnchorScore("b", 1, 1, mape=0.5, median=0.2, p90=0.3, bias=0.3, band_coverage=0.5),
+        AnchorScore("c", 1, 0),
+    )
+    whole = over_stacks(scores)
+    assert whole is not None
+    assert (whole.stack, whole.num_rows, whole.num_choices) == ("all", 4, 4)
+    assert whole.mape == pytest.approx(0.2)
+    assert whole.bias == pytest.approx(0.0)
+    assert whole.band_coverage == 0.5
+    assert over_stacks(scores[2:]) is None

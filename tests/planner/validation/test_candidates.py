@@ -198,6 +198,11 @@ class TestRecompute:
             Recompute(policy="selective", modules=("moe_act",))
         ]
 
+    def test_every_second_layer(self) -> None:
+        printed = {"recompute": "selective", "as_printed": {"recompute": "selective layer"}}
+        (entry,) = policies(model={"layers": 6}, parallel=printed)
+        assert entry == Recompute(policy="full", num_layers=2)
+
     def test_a_remark_without_modules_says_nothing(self) -> None:
         remark = {"recompute": None, "other": "No recompute."}
         assert len(policies(parallel=remark)) == 3

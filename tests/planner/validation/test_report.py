@@ -59,6 +59,7 @@ class TestJson:
         summary = as_json_dict(report)["summary"]
         assert summary["anchor"]["num_anchors"] == 1
         assert summary["anchor"]["stacks"][0]["stack"] == "s"
+        assert summary["anchor"]["all"]["num_rows"] == 3
         assert summary["hold_out"]["by"] == "stack"
         titles = [table.title for table in tables(report)]
         assert any("calibration on 1 rows" in title for title in titles)
