@@ -10,7 +10,7 @@ from __future__ import annotations
 from shardwright.cost_models.stacks.step import StackModel
 from shardwright.cost_models.step import StepModel
 from shardwright.hardware_profiles.profile import HardwareProfile
-from shardwright.hardware_profiles.stacks import stack_parameters
+from shardwright.hardware_profiles.stacks import stack_facts, stack_parameters
 from shardwright.specs import ModelSpec, SoftwareSpec, TrainingSpec
 
 
@@ -28,4 +28,7 @@ def stack_model(
 ) -> StackModel:
     """The job on a software stack of the catalogue, or on customary software of today."""
     parameters = stack_parameters(software.framework, profile)
+    usual = stack_facts(software.framework).defaults.gradient_dtype.get(training.precision)
+    if training.gradient_dtype is None and usual is not None:
+        training = training.model_copy(update={"gradient_dtype": usual})
     return StackModel(model, training, profile, software, parameters)

@@ -9,17 +9,22 @@ lists them). Software that is not listed takes the population's centre.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
+from shardwright.hardware_profiles import catalogue
 from shardwright.hardware_profiles.profile import HardwareProfile
-from shardwright.specs import SoftwareSpec, Spec
+from shardwright.specs import AcceleratorSpec, InputError, SoftwareSpec, Spec
 from shardwright.specs.training import DType, Precision
 
 _DATA = Path(__file__).parent / "catalogue_data"
+
+_SAME_PART = 0.05
+"""Relative difference of memory bandwidth within which a part is the catalogue's."""
 
 GENERIC = "generic"
 """The stack that stands for mature software that nothing more is known of."""
@@ -31,7 +36,7 @@ class StackDefaults(Spec):
     zero: Literal[0, 1, 2, 3] | None = None
     sequence_parallel: bool | None = None
     recompute: Literal["none", "selective", "full"] | None = None
-    gradient_dtype: dict[Precision, DType] = {}
+    gradient_dtype: dict[Precision, DType] = Field(default_factory=dict)
     """Of the gradient buffer, where it is not the precision's own."""
 
 
@@ -42,6 +47,19 @@ class StackFacts(Spec):
     description: str
     software: SoftwareSpec
     defaults: StackDefaults = StackDefaults()
+    source: str
+
+
+class Prior(Spec):
+    """What is believed of a parameter before any run: its centre, and the standard deviation of its
+    logarithm (of its log-odds, where ``is_fraction``)."""
+
+    name: str
+    scope: Literal["all", "device", "stack"]
+    centre: float = Field(gt=0)
+    spread: float = Field(gt=0)
+    is_fraction: bool = False
+    unit: str
     source: str
 
 
@@ -70,8 +88,16 @@ class Fitted(Spec):
     """For a stack of the catalogue."""
     band_unseen: FittedBand
     """For any other."""
-    num_runs: dict[str, int] = {}
+    band_unmeasured: FittedBand
+    """Where the accelerator itself was never timed, whatever the stack."""
+    num_runs: dict[str, int] = Field(default_factory=dict)
     """By stack: how many runs it was fitted from."""
+
+    def band(self, stack: str | None, device: str) -> FittedBand:
+        """The band of predictions for a stack on an accelerator (its `device_key`)."""
+        if device not in self.clocks:
+            return self.band_unmeasured
+        return self.band_seen if stack in self.stacks else self.band_unseen
 
 
 @functools.cache
@@ -82,9 +108,27 @@ def fitted() -> Fitted:
 
 
 @functools.cache
-def _facts() -> dict[str, StackFacts]:
-    import json
+def priors() -> tuple[Prior, ...]:
+    """What is believed of every fitted parameter before any run."""
+    rows = json.loads((_DATA / "priors.json").read_text(encoding="utf-8"))
+    return tuple(Prior.model_validate(row) for row in rows)
 
+
+def device_key(accelerator: AcceleratorSpec) -> str:
+    """By which a clock is kept: the slug, and the memory bandwidth where it is another part's."""
+    try:
+        entry = catalogue.accelerator_entry(accelerator.name)
+    except InputError:
+        return accelerator.name
+    listed = entry.memory_bandwidth.in_base_units("bytes_per_s")
+    own = accelerator.memory_bandwidth_bytes_per_s
+    if abs(own / listed - 1.0) < _SAME_PART:
+        return accelerator.name
+    return f"{accelerator.name}@{own / 1e9:.0f}GB/s"
+
+
+@functools.cache
+def _facts() -> dict[str, StackFacts]:
     rows = json.loads((_DATA / "stacks.json").read_text(encoding="utf-8"))
     return {row["name"]: StackFacts.model_validate_json(json.dumps(row)) for row in rows}
 
@@ -115,11 +159,12 @@ def stack_parameters(
     values: dict[str, float] = {key: centre for key, (centre, _) in known.population.items()}
     values |= known.kernels
     values |= known.stacks.get(name or GENERIC, {})
-    slug = profile.devices.accelerator.name
-    values["clock.sustained_ratio"] = known.clocks.get(slug, known.clock_population[0])
-    band = known.band_seen if name in known.stacks else known.band_unseen
+    key = device_key(profile.devices.accelerator)
+    values["clock.sustained_ratio"] = known.clocks.get(key, known.clock_population[0])
+    band = known.band(name, key)
     own = {parameter.name: parameter.value for parameter in profile.parameters}
-    own.pop("band.low_ratio", None), own.pop("band.high_ratio", None)
+    for end in ("low", "high"):
+        own.pop(f"band.{end}_ratio", None)
     values |= {"band.low_ratio": band.low, "band.high_ratio": band.high}
     return values | own
 
@@ -132,3 +177,16 @@ def defaults_of(name: str | None, precision: str | None = None) -> Mapping[str, 
     found |= {key: value for key, value in stated.items() if value is not None}
     dtype = facts.defaults.gradient_dtype.get(Precision(precision)) if precision else None
     return found | ({"gradient_dtype": dtype} if dtype else {})
+
+
+def framework_of_run(stack: str | None, zero: int | None) -> str:
+    """The stack of the catalogue that a published run used.
+
+    Runs of Megatron-LM 2021 with ZeRO 3 are DeepSpeed's, which that paper compared itself with.
+    Megatron-DeepSpeed without ZeRO is that of 2023, as vTrain's authors ran it.
+    """
+    if stack == "megatron-lm-2021" and zero == 3:
+        return "deepspeed-zero3-2021"
+    if stack == "megatron-deepspeed" and zero == 0:
+        return "megatron-deepspeed-2023"
+    return stack or GENERIC

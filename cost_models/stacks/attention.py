@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shardwright.cost_models.stacks.linear import (
     enter_tensor_parallel,
     leave_tensor_parallel,
@@ -27,22 +29,29 @@ def attention(block: AttentionBlock, s: Sharding, memory_tokens: float | None = 
     kv = 2 * kv_heads * size
     rotation = (heads + kv_heads) * size * s.tokens * s.item_bytes
     turned = 2 * rotation * ((block.rotary is not None) + (block.qk_norm != "none"))
+    unnormed = rotation * (block.qk_norm != "none")  # kept beside the normed queries and keys
     before = enter_tensor_parallel(s, hidden)
     if block.cross:
         memory = (memory_tokens or s.local_len) * s.batch
         inputs = [
             projection("qkv", s, s.tokens, hidden, query, bias=block.qkv_bias, before=before,
-                       extra=turned),
+                       extra=turned, internal_bytes=unnormed),
             projection("qkv", s, memory, block.memory_size or hidden, kv, bias=block.qkv_bias),
         ]  # fmt: skip
         keys = memory_tokens or s.local_len
     else:
         inputs = [
             projection("qkv", s, s.tokens, hidden, query + kv, bias=block.qkv_bias, before=before,
-                       extra=turned, replicated_parameters=_small_parameters(block))
+                       extra=turned, internal_bytes=unnormed,
+                       replicated_parameters=_small_parameters(block))
         ]  # fmt: skip
         keys = float(s.seq_len)
-    core = _core(s, heads, kv_heads, size, size, keys, _visible(block, keys), block.cross)
+    kernels = replace(s, flash=s.flash and (s.flash_sinks or not block.sinks))
+    core = _core(kernels, heads, kv_heads, size, size, keys, _visible(block, keys), block.cross)
+    if s.flash and not kernels.flash:
+        # Scores around sinks are made again in backward: kept, published runs would need 2-3 times
+        # the memory of their devices.
+        core = replace(core, internal_bytes=4.0 * s.tokens * heads)
     return [*inputs, core, _output(block.hidden_size, heads * size, s, bias=block.output_bias)]
 
 
@@ -69,7 +78,7 @@ def _output(hidden: int, inputs: int, s: Sharding, *, bias: bool) -> Part:
     mask = s.stream_tokens * hidden * s.dropout
     part = projection(
         "attn_proj", s, s.tokens, inputs, hidden, bias=bias, extra=3 * stream + mask,
-        after=leave_tensor_parallel(s, hidden), output_bytes=stream + mask,
+        after=leave_tensor_parallel(s, hidden), output_bytes=stream, internal_bytes=mask,
     )  # fmt: skip
     return part
 
@@ -97,16 +106,18 @@ def _core(
             FlashAttention(s.batch, own_heads, queries, keys, qk_size, v_size, visible, True),
             Traffic(3 * output),  # row sums of gradient x output
         ]
-        internal = 4.0 * s.tokens * heads
+        internal, scratch = 4.0 * s.tokens * heads, 0.0
     else:
+        scratch = s.batch * own_heads * queries * keys * s.item_bytes
         core, back, internal = _unfused(s, own_heads, queries, keys, qk_size, v_size)
     forward, backward = _context_messages(s, heads, kv_heads, qk_size, v_size, cross)
     return Part(
         "core_attn",
         forward=(*forward, *core),
         backward_input=(*back, *backward),
-        internal_bytes=internal,
+        internal_bytes=internal + output * (s.operand_bytes / s.item_bytes) * s.keeps_narrow_copy,
         output_bytes=output,
+        scratch_bytes=scratch,
     )
 
 

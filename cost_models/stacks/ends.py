@@ -40,7 +40,8 @@ def embedding(block: EmbeddingBlock, s: Sharding) -> list[Part]:
             "embedding",
             forward=(Traffic(2 * size), *reduce),
             backward_weight=() if s.frozen else (*gather, Traffic(3 * size)),
-            output_bytes=stream * (1.5 if s.dropout else 1.0),
+            internal_bytes=s.stream_tokens * hidden * s.dropout,
+            output_bytes=stream,
             parameters=table + max(0, extra),
         )
     ]
@@ -74,14 +75,14 @@ def head(block: HeadBlock, s: Sharding, *, loss_chunks: int = 1, fused: bool = F
     item = s.item_bytes
     read = 2 * item if fused else item + 3 * _LOGIT_BYTES
     again: tuple[Operation, ...] = tuple(forward) if loss_chunks > 1 else ()
-    kept = logits * (item if fused else item + _LOGIT_BYTES) / loss_chunks
+    kept = logits * (item if fused else s.loss_bytes) / loss_chunks
     parts.append(
         Part(
             "head",
             forward=(*messages[0], *forward, Traffic(logits * read, 3 if fused else 5)),
             backward_input=(*again, Traffic(logits * read, 2), *d_input, *messages[1]),
             backward_weight=tuple(d_weight),
-            internal_bytes=kept + size * (s.is_sequence_parallel),
+            internal_bytes=kept + size * (1 + s.is_sequence_parallel),  # gradient of the input; it
             parameters=_table(block, own) + own * block.bias,
             adapters=adapters,
         )
@@ -141,5 +142,3 @@ def prediction_entry(hidden: int, s: Sharding, norm_parameters: int) -> Part:
     rows = s.stream_tokens
     return projection("mtp", s, rows, 2 * hidden, hidden, extra=6 * rows * hidden * s.item_bytes,
                       replicated_parameters=norm_parameters)  # fmt: skip
-
-

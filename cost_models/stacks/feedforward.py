@@ -25,19 +25,19 @@ def mlp(block: MlpBlock, s: Sharding) -> list[Part]:
     return [
         projection("mlp", s, s.tokens, hidden, up, bias=block.bias,
                    before=enter_tensor_parallel(s, hidden)),
-        _activation("mlp_act", s.tokens, own, up, s.item_bytes),
+        _activation("mlp_act", s, s.tokens, own, up),
         projection("mlp", s, s.tokens, own, hidden, bias=block.bias, extra=3 * stream + mask,
-                   after=leave_tensor_parallel(s, hidden), output_bytes=stream + mask),
+                   after=leave_tensor_parallel(s, hidden), output_bytes=stream, internal_bytes=mask),
     ]  # fmt: skip
 
 
-def _activation(name: str, rows: float, own: int, up: int, item_bytes: int) -> Part:
-    size, inputs = rows * own * item_bytes, rows * up * item_bytes
+def _activation(name: str, s: Sharding, rows: float, own: int, up: int) -> Part:
+    size, inputs = rows * own * s.item_bytes, rows * up * s.item_bytes
     return Part(
         name,
         forward=(Traffic(size + inputs),),
         backward_input=(Traffic(size + 2 * inputs),),
-        output_bytes=size,
+        output_bytes=rows * own * s.operand_bytes,
         drops_output=True,
     )
 
@@ -65,14 +65,14 @@ def moe(block: MoeBlock, s: Sharding) -> list[Part]:
         rows *= block.capacity_factor
     item = s.item_bytes
     hidden = block.hidden_size
-    forward, backward = _exchange(s, rows * hidden * item)
-    moved = Traffic(2 * rows * hidden * item, 2)
+    forward, backward = _exchange(block, s, rows * hidden * item)
+    moved = Traffic(2 * rows * hidden * item, 8)
     parts.append(Part("moe", (moved, *forward), (*backward, moved),
-                      output_bytes=rows * s.etp * hidden * item))  # fmt: skip
+                      output_bytes=rows * s.etp * hidden * s.operand_bytes))  # fmt: skip
     parts += _experts(block, s, rows * s.etp)
     stream = s.stream_tokens * hidden * item
-    combine = Traffic((rows * hidden * item) * 2 + 3 * stream, 3)
-    back, again = _exchange(s, rows * hidden * item, leaving=True)
+    combine = Traffic((rows * hidden * item) * 2 + 3 * stream, 8)
+    back, again = _exchange(block, s, rows * hidden * item, leaving=True)
     parts.append(Part("moe", (*back, combine), (combine, *again), output_bytes=stream,
                       internal_bytes=8 * rows))  # fmt: skip
     if block.shared_size:
@@ -84,7 +84,7 @@ def _router(block: MoeBlock, s: Sharding) -> Part:
     """Scores in fp32, chosen and sorted."""
     rows, experts = s.stream_tokens, block.num_experts
     score = Product(rows, experts, block.hidden_size, 1, "compute")
-    work = Traffic(rows * experts * 4 * 6, 8)
+    work = Traffic(rows * experts * 4 * 6, 40)
     return Part(
         "router",
         forward=(score, work),
@@ -96,12 +96,13 @@ def _router(block: MoeBlock, s: Sharding) -> Part:
 
 
 def _exchange(
-    s: Sharding, num_bytes: float, *, leaving: bool = False
+    block: MoeBlock, s: Sharding, num_bytes: float, *, leaving: bool = False
 ) -> tuple[list[Message], list[Message]]:
     """All-to-all over ep, and gathering (scattering) over etp: forward, backward."""
     calls: list[Message] = []
     if s.ep > 1:
-        calls.append(Message("all_to_all", num_bytes, "ep"))
+        limit = block.top_groups if block.num_groups > 1 else 0
+        calls.append(Message("all_to_all", num_bytes, "ep", copies=block.top_k, most_domains=limit))
     back = list(calls)
     if s.etp > 1:
         gather = Message("all_gather", num_bytes, "etp")
@@ -121,7 +122,7 @@ def _experts(block: MoeBlock, s: Sharding, rows: float) -> list[Part]:
     parts = []
     for name, inputs, outputs in (("moe", hidden, up), ("moe_act", 0, 0), ("moe", own, hidden)):
         if name == "moe_act":
-            parts.append(_activation(name, rows, own, up, s.item_bytes))
+            parts.append(_activation(name, s, rows, own, up))
             continue
         forward, d_input, d_weight, adapters = products(
             s, each, inputs, outputs, batch=local, adapted=False
@@ -143,4 +144,7 @@ def _shared_experts(block: MoeBlock, s: Sharding) -> list[Part]:
     gate = block.hidden_size * block.shared_gate
     first = parts[0]
     extra: tuple[Operation, ...] = ()
-    return [replace(first, parameters=first.parameters + gate, forward=(*first.forward, *extra)), *parts[1:]]
+    return [
+        replace(first, parameters=first.parameters + gate, forward=(*first.forward, *extra)),
+        *parts[1:],
+    ]

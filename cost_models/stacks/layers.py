@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from shardwright.cost_models.stacks import attention, ends, feedforward, linear, state_space
-from shardwright.cost_models.stacks.operations import Operation, Part
+from shardwright.cost_models.stacks.operations import Operation, Part, Product
 from shardwright.cost_models.stacks.sharding import Sharding
 from shardwright.specs import (
     AttentionBlock,
@@ -41,6 +41,23 @@ _COVERS = {
 """Modules that are recomputed as one: only their last output stays."""
 
 
+OPERATORS = "operators"
+"""A policy's module: keep attention's output and every second product's (PyTorch's selective
+activation checkpointing as torchtitan sets it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """The trained matrices of a unit on one rank: what optimizers that look at shapes keep."""
+
+    dense: float = 0.0
+    """Parameters in them, routed experts apart."""
+    dense_sides: float = 0.0
+    """Their rows and columns."""
+    expert: float = 0.0
+    expert_sides: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
     """One layer (or end) on one rank for one micro-batch."""
@@ -55,11 +72,14 @@ class Work:
     whole_bytes: float
     """What it would keep without recomputation: alive while its backward runs."""
     widest_bytes: float
-    """The largest that one part keeps: its gradient is alive beside it in backward."""
+    """The largest value inside: in backward its gradient and the next one are alive."""
     parameters: float
     """On this rank, routed experts apart."""
     expert_parameters: float
     adapters: float
+    matrices: Matrices = Matrices()
+    tied_parameters: float = 0.0
+    """Of a table that another unit owns, and a stage of its own needs a copy of."""
 
 
 def policy_of(recompute: Recompute, layer: int) -> Policy:
@@ -72,21 +92,9 @@ def policy_of(recompute: Recompute, layer: int) -> Policy:
     return frozenset(recompute.modules or ("core_attn",))
 
 
-def work(parts: Sequence[Part], policy: Policy) -> Work:
+def work(parts: Sequence[Part], policy: Policy, tied_parameters: float = 0.0) -> Work:
     """Parts as one unit of work under a recomputation policy."""
-    again: list[Operation] = []
-    saved = 0.0
-    if policy is None:
-        again = [op for part in parts for op in part.forward]
-        saved = parts[-1].output_bytes
-    else:
-        dropped = _dropped(parts, policy)
-        for index, part in enumerate(parts):
-            if index not in dropped:
-                saved += part.saved_bytes
-                continue
-            again += part.forward
-            saved += part.output_bytes * (not dropped[index])
+    again, saved = _recomputed(parts, policy)
     return Work(
         forward=_flat(part.forward for part in parts),
         backward_input=_flat(part.backward_input for part in parts),
@@ -94,11 +102,62 @@ def work(parts: Sequence[Part], policy: Policy) -> Work:
         again=tuple(again),
         saved_bytes=saved,
         whole_bytes=sum(part.saved_bytes for part in parts),
-        widest_bytes=max(part.saved_bytes for part in parts),
+        widest_bytes=max(max(part.output_bytes, part.scratch_bytes) for part in parts),
         parameters=sum(part.parameters for part in parts),
         expert_parameters=sum(part.expert_parameters for part in parts),
         adapters=sum(part.adapters for part in parts),
+        matrices=_matrices(parts),
+        tied_parameters=tied_parameters,
     )
+
+
+def _recomputed(parts: Sequence[Part], policy: Policy) -> tuple[list[Operation], float]:
+    """What runs again in backward, and the bytes that are kept until then."""
+    if policy is None:
+        return [op for part in parts for op in part.forward], parts[-1].output_bytes
+    if OPERATORS in policy:
+        return _half_recomputed(parts)
+    again: list[Operation] = []
+    saved = 0.0
+    dropped = _dropped(parts, policy)
+    for index, part in enumerate(parts):
+        if index not in dropped:
+            saved += part.saved_bytes
+            continue
+        again += part.forward
+        saved += part.output_bytes * (not dropped[index])
+    return again, saved
+
+
+def _half_recomputed(parts: Sequence[Part]) -> tuple[list[Operation], float]:
+    """`OPERATORS`: of products one half is kept, of the rest attention and the layer's input."""
+    again: list[Operation] = []
+    saved = parts[-1].output_bytes
+    for part in parts:
+        if part.name == "core_attn":
+            saved += part.saved_bytes
+            continue
+        has_product = False
+        for op in part.forward:
+            if isinstance(op, Product):
+                has_product = True
+                again.append(op._replace(n=op.n / 2))
+            else:
+                again.append(op)
+        saved += part.output_bytes / 2 * has_product
+    return again, saved
+
+
+def _matrices(parts: Sequence[Part]) -> Matrices:
+    """From the products that make gradients of weights: [m, n] each."""
+    totals = [0.0, 0.0, 0.0, 0.0]
+    for part in parts:
+        at = 2 if part.expert_parameters else 0
+        for op in part.backward_weight:
+            if isinstance(op, Product) and part.parameters + part.expert_parameters:
+                totals[at] += op.batch * op.m * op.n
+                totals[at + 1] += op.batch * (op.m + op.n)
+    return Matrices(*totals)
 
 
 def _flat(groups: Iterable[tuple[Operation, ...]]) -> tuple[Operation, ...]:
@@ -119,7 +178,9 @@ def _dropped(parts: Sequence[Part], policy: frozenset[str]) -> dict[int, bool]:
 
 
 @lru_cache(maxsize=65536)
-def layer_parts(layer: LayerBlock, s: Sharding, memory_tokens: float | None = None) -> tuple[Part, ...]:
+def layer_parts(
+    layer: LayerBlock, s: Sharding, memory_tokens: float | None = None
+) -> tuple[Part, ...]:
     """The parts of one layer in order.
 
     ``memory_tokens``: per sequence, of the tower that cross-attention reads.
@@ -131,7 +192,8 @@ def layer_parts(layer: LayerBlock, s: Sharding, memory_tokens: float | None = No
 
 
 def _branch(branch: ResidualBranch, s: Sharding, memory_tokens: float | None) -> list[Part]:
-    before = linear.norm(branch.pre_norm, s)
+    is_operand = not isinstance(branch.body, MoeBlock)  # a router reads it too
+    before = linear.norm(branch.pre_norm, s, is_operand=is_operand)
     after = linear.norm(branch.post_norm, s)
     body = _body(branch, s, memory_tokens)
     return [*([before] if before else []), *body, *([after] if after else [])]
@@ -194,7 +256,13 @@ def end_work(block: EndBlock, s: Sharding, loss_chunks: int = 1, fused_loss: boo
             parts = [normed]
         case _:
             raise InputError(f"there are no costs for a {block.kind} block here")
-    return work(parts, frozenset())
+    return work(parts, frozenset(), _tied_parameters(block, s))
+
+
+def _tied_parameters(block: EndBlock, s: Sharding) -> float:
+    if isinstance(block, HeadBlock) and block.tied:
+        return s.columns(block.vocab_size) * float(block.table_size or block.hidden_size)
+    return 0.0
 
 
 @lru_cache(maxsize=1024)

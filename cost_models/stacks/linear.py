@@ -16,8 +16,13 @@ from shardwright.cost_models.stacks.sharding import Sharding
 from shardwright.specs import NormBlock
 
 
-def norm(block: NormBlock | None, s: Sharding, name: str = "norm") -> Part | None:
-    """A fused norm: reads its input, writes its output; backward reads both and the gradient."""
+def norm(
+    block: NormBlock | None, s: Sharding, name: str = "norm", *, is_operand: bool = False
+) -> Part | None:
+    """A fused norm: reads its input, writes its output; backward reads both and the gradient.
+
+    ``is_operand``: only products read its output.
+    """
     if block is None:
         return None
     size = s.stream_tokens * block.hidden_size * s.item_bytes
@@ -26,7 +31,7 @@ def norm(block: NormBlock | None, s: Sharding, name: str = "norm") -> Part | Non
         forward=(Traffic(2 * size),),
         backward_input=(Traffic(4 * size, 2),),  # with the residual stream's own gradient
         internal_bytes=8 * s.stream_tokens,  # statistics
-        output_bytes=size,
+        output_bytes=size * s.operand_bytes / s.item_bytes if is_operand else size,
         drops_output=True,
         parameters=block.num_parameters,
     )
@@ -81,7 +86,10 @@ def products(
     if s.adapter_rank and adapted:
         rank = s.adapter_rank
         adapters = batch * rank * (inputs + outputs)
-        low = [Product(rows, rank, inputs, batch, "compute"), Product(rows, outputs, rank, batch, "compute")]
+        low = [
+            Product(rows, rank, inputs, batch, "compute"),
+            Product(rows, outputs, rank, batch, "compute"),
+        ]
         forward += low
         d_input += low
         d_weight += low
@@ -101,11 +109,13 @@ def projection(
     extra: float = 0.0,
     keeps_output: bool = True,
     output_bytes: float | None = None,
+    internal_bytes: float = 0.0,
     replicated_parameters: float = 0.0,
 ) -> Part:
     """One linear layer of this rank's ``inputs`` x ``outputs`` over ``rows`` tokens.
 
     ``extra``: bytes of what is fused behind it in forward and again in backward (residual, rope).
+    ``internal_bytes``: kept besides input and output (a dropout mask).
     """
     forward, d_input, d_weight, adapters = products(s, rows, inputs, outputs)
     tail = (Traffic(extra),) if extra else ()
@@ -115,6 +125,7 @@ def projection(
         forward=(*before[0], *forward, *tail, *after[0]),
         backward_input=(*after[1], *tail, *d_input, *before[1]),
         backward_weight=tuple(d_weight),
+        internal_bytes=internal_bytes,
         output_bytes=size if keeps_output else 0.0,
         parameters=inputs * outputs + outputs * bias + replicated_parameters,
         adapters=adapters,

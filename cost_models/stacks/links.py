@@ -39,6 +39,28 @@ class Links:
             found = self._seconds[key] = seconds * self._ratio
         return found
 
+    def dispatch(
+        self, num_bytes: float, size: int, stride: int, copies: int, most_domains: int
+    ) -> float:
+        """Sending each token to the ranks of its ``copies`` experts, or bringing it back.
+
+        A token crosses to a link domain once, however many of its experts are there, and is handed
+        on inside (DeepSeek-V3, arXiv 2412.19437, section 3.2.2). With experts chosen evenly,
+        D (1 - (1 - 1/D)^copies) of D domains are met.
+        """
+        if size == 1:
+            return 0.0
+        domains = self.path(size, stride).shape[1]
+        if domains == 1 or copies == 1:
+            return self.seconds("all_to_all", num_bytes, size, stride)
+        met = domains * (1.0 - (1.0 - 1.0 / domains) ** copies)
+        if most_domains:
+            met = min(met, most_domains)
+        inside = self.seconds("all_to_all", num_bytes, size // domains, stride)
+        across = num_bytes * met / copies
+        outside = self.seconds("all_to_all", across, domains, stride * (size // domains))
+        return max(inside, outside)
+
     @property
     def _ranks_per_node(self) -> int:
         group = self._cluster.groups[0]

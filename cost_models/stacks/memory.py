@@ -1,21 +1,43 @@
 """Bytes on one rank of each pipeline stage at its fullest moment.
 
 What a stage always holds (weights, gradients, optimizer state), what its micro-batches in flight
-keep, and the moment on top: one layer whole while its backward runs, the logits, gathered units.
+keep, and the moment on top. Of three moments the fullest counts:
+
+* the backward of a layer: all that it keeps, made again where it was dropped, and two gradients as
+  large as its largest value;
+* the loss: the logits in as many copies as the software makes;
+* the optimizer's step: no activations, but gradients of the own shard in fp32 where they were
+  accumulated in less.
+
+Under ZeRO 3 two units are whole on top (one at work, one fetched ahead), and one unit's gradient,
+before and after its cast to the dtype of the reduction.
+
+Three readings of memory, as `MemoryKind` names them: what tensors take up; that and what the
+allocator holds beyond it; that and what communicators and the process's context take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
+from shardwright.cost_models.stacks.layers import Matrices
 from shardwright.cost_models.stacks.stage import Holding
-from shardwright.specs import Layout, MemoryParts, TrainingSpec
+from shardwright.hardware_profiles.stack_memory import MemoryFacts, memory_facts
+from shardwright.specs import Layout, MemoryParts, SoftwareSpec, TrainingSpec
+from shardwright.specs.prediction import MemoryVerdict
 
-_QUANTISED_BYTES = 0.5625
-"""4 bits and a scale of one byte (double-quantised) for 16 weights: NF4 of QLoRA."""
-_MOMENTS = {"adamw": 2.0, "adamw-8bit": 2.0, "adafactor": 0.01, "muon": 1.0, "sgd": 1.0}
-"""Full-size moments of each optimizer; Adafactor keeps rows and columns only."""
+MemoryKind = Literal["device", "reserved", "allocated_or_unknown"]
+
+_QUANTISED_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""NF4 in blocks of 64 with scales of one byte, these in blocks of 256 with fp32 scales
+(QLoRA, arXiv 2305.14314, section 3)."""
+_BYTE_MOMENT = 1 + 4 / 256
+"""A moment in one byte, with an fp32 scale for each block of 256 (arXiv 2110.02861)."""
+_FP32_BYTES = 4
+_RESIDENT_UNITS = 2
+"""Of what is offloaded: one at work, one on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,103 +49,205 @@ class StageBytes:
     optimizer_state: float
     saved: float
     """By each micro-batch in flight."""
-    head_saved: float
-    """Part of ``saved`` that only the micro-batch at work keeps."""
-    transient: float
+    working: float
+    """On top while one of its units runs backward, or the loss."""
     gathered: float
+    """Of units that ZeRO 3 makes whole for that."""
+    step_copy: float
+    """On top while the optimizer runs."""
+    largest_unit: float
+    """Weights of the largest unit."""
+    largest_saved: float
+    """By the unit that keeps most."""
 
 
 class StackMemory:
-    """Prices memory from the holdings of each virtual stage."""
+    """Prices memory from the holdings of each virtual stage.
 
-    def __init__(self, training: TrainingSpec, parameters: Mapping[str, float]) -> None:
+    Reads of ``parameters``: ``memory.context_bytes``; ``memory.first_communicator_bytes`` and
+    ``memory.communicator_bytes``; ``memory.fragmentation_fraction`` and
+    ``memory.most_fragmentation_fraction``, of the native allocator (``memory.expandable_...`` of
+    expandable segments); and ``memory.central_ratio`` and ``memory.high_ratio``, the median and the
+    90th percentile of measured over predicted peaks.
+    """
+
+    def __init__(
+        self, training: TrainingSpec, software: SoftwareSpec, parameters: Mapping[str, float]
+    ) -> None:
         self._training, self._parameters = training, parameters
+        self._facts = memory_facts(software.framework)
+        allocator = "" if software.allocator == "native" else "expandable_"
+        self._margin = parameters.get(f"memory.{allocator}fragmentation_fraction", 0.0)
+        most = parameters.get(f"memory.{allocator}most_fragmentation_fraction", self._margin)
+        self._more_margin = max(0.0, most - self._margin)
+        own_context = parameters.get("memory.context_bytes", 0.0)
+        stated = self._facts.context_bytes
+        self._more_context = 0.0 if stated is None else max(0.0, stated - own_context)
 
     def stage(self, layout: Layout, holdings: Sequence[Holding]) -> StageBytes:
         """One virtual stage."""
-        state = _State(self._training, layout)
-        weights = gradients = optimizer = saved = head = transient = gathered = 0.0
-        for one in holdings:
-            work, count = one.work, one.count
-            unit = state.of(one)
-            weights += count * unit.weights
-            gradients += count * unit.gradients
-            optimizer += count * unit.optimizer
-            if one.is_head:
-                head += work.saved_bytes
-            else:
-                saved += count * work.saved_bytes
-            extra = work.whole_bytes - work.saved_bytes * (not one.is_head)
-            if one.is_head:
-                extra = work.saved_bytes  # the gradient of the logits beside them
-            transient = max(transient, extra + 2 * work.widest_bytes * (not one.is_head))
-            gathered = max(gathered, unit.gathered)
+        state = _State(self._training, self._facts, layout)
+        units = [(one, state.of(one)) for one in holdings]
+        saved = working = largest_saved = 0.0
+        for one, _ in units:
+            kept, moment = _activations(one)
+            saved += one.count * kept
+            working = max(working, moment)
+            largest_saved = max(largest_saved, kept)
         return StageBytes(
-            weights, gradients, optimizer, saved + head, head, transient, 2 * gathered
+            weights=sum(one.count * unit.weights for one, unit in units),
+            gradients=sum(one.count * unit.gradients for one, unit in units),
+            optimizer_state=sum(one.count * unit.optimizer for one, unit in units),
+            saved=saved,
+            working=working,
+            gathered=self._gathered(units),
+            step_copy=sum(one.count * unit.step_copy for one, unit in units),
+            largest_unit=max((unit.weights for _, unit in units), default=0.0),
+            largest_saved=largest_saved,
         )
+
+    def _gathered(self, units: Sequence[tuple[Holding, _UnitBytes]]) -> float:
+        """Whole units under ZeRO, at work and fetched ahead, and the gradient of one."""
+        sizes = [unit.whole for one, unit in units for _ in range(min(one.count, _RESIDENT_UNITS))]
+        weights = sum(sorted(sizes, reverse=True)[:_RESIDENT_UNITS])
+        gradients = max((unit.whole_gradient for _, unit in units), default=0.0)
+        most = self._facts.most_gathered_parameters
+        if most is not None:
+            dtypes = self._training.dtypes
+            weights = min(weights, most * dtypes.parameter_bytes)
+            gradients = min(gradients, most / 2 * (dtypes.parameter_bytes + dtypes.gradient_bytes))
+        return weights + gradients
 
     def parts(
         self,
         layout: Layout,
         stages: Sequence[StageBytes],
         in_flight: Sequence[Sequence[Sequence[int]]],
+        message_bytes: float = 0.0,
     ) -> tuple[MemoryParts, ...]:
         """The peak of each pipeline rank.
 
         ``in_flight``: for each rank, counts by chunk of micro-batches that are held at once.
+        ``message_bytes``: what a stage sends to the next. A stage keeps what it received, not what it
+        sent.
         """
         own: list[list[StageBytes]] = [[] for _ in range(layout.pp)]
         for stage, size in zip(layout.stages, stages, strict=True):
-            own[stage.rank].append(size)
+            own[stage.rank].append(_with_messages(size, stage.stage, len(stages), message_bytes))
         return tuple(
             self._rank(layout, row, counts) for row, counts in zip(own, in_flight, strict=True)
         )
 
     def _rank(
-        self, layout: Layout, stages: Sequence[StageBytes], flights: Sequence[Sequence[int]]
+        self,
+        layout: Layout,
+        stages: Sequence[StageBytes],
+        flights: Sequence[Sequence[int]],
     ) -> MemoryParts:
-        activations = 0.0
-        for counts in flights:
-            held = 0.0
-            for count, stage in zip(counts, stages, strict=True):
-                held += count * (stage.saved - stage.head_saved) + min(count, 1) * stage.head_saved
-            activations = max(activations, held)
-        offloaded = self._offloaded(layout)
-        if "activations" in layout.offload:
-            activations = min(activations, 2 * max(stage.saved for stage in stages))
-        weights = sum(stage.weights for stage in stages) * offloaded["parameters"]
+        activations = max(
+            sum(n * stage.saved for n, stage in zip(counts, stages, strict=True))
+            for counts in flights
+        )
+        offload = layout.offload
+        if "activations" in offload:
+            resident = _RESIDENT_UNITS * max(stage.largest_saved for stage in stages)
+            activations = min(activations, resident)
+        weights = sum(stage.weights for stage in stages)
         gradients = sum(stage.gradients for stage in stages)
-        optimizer = sum(stage.optimizer_state for stage in stages) * offloaded["optimizer"]
-        transient = max(stage.transient for stage in stages)
+        optimizer = sum(stage.optimizer_state for stage in stages)
+        working = max(stage.working for stage in stages)
         gathered = max(stage.gathered for stage in stages)
-        live = weights + gradients + optimizer + activations + transient + gathered
-        margin = live * self._parameters.get("memory.fragmentation_fraction", 0.0)
+        step_copy = sum(stage.step_copy for stage in stages)
+        if "parameters" in offload:
+            weights = min(weights, _RESIDENT_UNITS * max(stage.largest_unit for stage in stages))
+        if "optimizer" in offload:
+            optimizer = step_copy = 0.0
+        if step_copy > activations + working + gathered:
+            activations, working, gathered = 0.0, step_copy, 0.0
+        live = weights + gradients + optimizer + activations + working + gathered
         return MemoryParts(
-            weights=int(weights),
-            gradients=int(gradients),
-            optimizer_state=int(optimizer),
-            activations=int(activations),
-            gathered_weights=int(gathered),
-            transient=int(transient),
-            fixed=int(margin + self._communicators(layout)),
+            weights=round(weights),
+            gradients=round(gradients),
+            optimizer_state=round(optimizer),
+            activations=round(activations),
+            gathered_weights=round(gathered),
+            transient=round(working),
+            fixed=round(live * self._margin + self._communicators(layout) + self._more_context),
         )
 
-    @staticmethod
-    def _offloaded(layout: Layout) -> dict[str, float]:
-        """Shares that stay on the device: a unit at a time where something is offloaded."""
-        return {
-            "parameters": 0.05 if "parameters" in layout.offload else 1.0,
-            "optimizer": 0.0 if "optimizer" in layout.offload else 1.0,
-        }
+    def host_bytes(self, layout: Layout, stages: Sequence[StageBytes]) -> tuple[int, ...]:
+        """Host memory that a rank of each pipeline rank takes for what is offloaded, without the
+        activations."""
+        totals = [0.0] * layout.pp
+        for stage, size in zip(layout.stages, stages, strict=True):
+            totals[stage.rank] += size.optimizer_state * ("optimizer" in layout.offload)
+            totals[stage.rank] += size.weights * ("parameters" in layout.offload)
+        return tuple(round(total) for total in totals)
+
+    def reading(self, rank: MemoryParts, kind: MemoryKind) -> int:
+        """A pipeline rank's peak as a kind of measurement reads it."""
+        live = rank.total_bytes - rank.fixed
+        if kind == "allocated_or_unknown" and self._facts.reports_device_memory:
+            kind = "device"
+        if kind == "allocated_or_unknown":
+            return live
+        if kind == "reserved":
+            return live + round(live * self._margin)
+        return rank.total_bytes + round(self._parameters.get("memory.context_bytes", 0.0))
+
+    def verdict(self, memory: Sequence[MemoryParts], capacity_bytes: int) -> MemoryVerdict:
+        """``does_not_fit``: more is needed than there is, in the middle of what is expected.
+
+        ``edge``: it may, at the upper end, with the most that an allocator loses to fragmentation.
+        """
+        fullest = max(memory, key=lambda rank: rank.total_bytes)
+        peak = fullest.total_bytes
+        if peak * self._parameters.get("memory.central_ratio", 1.0) > capacity_bytes:
+            return "does_not_fit"
+        most = peak + (peak - fullest.fixed) * self._more_margin
+        high = most * self._parameters.get("memory.high_ratio", 1.0)
+        return "edge" if high > capacity_bytes else "fits"
 
     def _communicators(self, layout: Layout) -> float:
-        sizes = (layout.world, layout.tp, layout.dp * layout.cp, layout.pp, layout.ep, layout.cp)
-        groups = sum(size > 1 for size in sizes)
-        if not groups:
+        count = num_communicators(layout)
+        if not count:
             return 0.0
         first = self._parameters.get("memory.first_communicator_bytes", 0.0)
         each = self._parameters.get("memory.communicator_bytes", 0.0)
-        return first + (groups - 1) * each
+        return first + (count - 1) * each
+
+
+def num_communicators(layout: Layout) -> int:
+    """Groups of ranks that one rank talks to, as Megatron and PyTorch make them.
+
+    The world, each axis, the model's ranks together (gradient norm); of a pipeline itself and two
+    pairs: both neighbours, or one and the other end, with which a table is shared.
+    """
+    axes = (layout.world, layout.tp, layout.dp * layout.cp, layout.cp, layout.ep)
+    model = layout.tp > 1 and layout.pp > 1
+    return sum(size > 1 for size in axes) + model + 3 * (layout.pp > 1)
+
+
+def _with_messages(
+    stage: StageBytes, index: int, num_stages: int, message_bytes: float
+) -> StageBytes:
+    """A stage that keeps its input, and frees its output once it is sent."""
+    change = message_bytes * ((index > 0) - (index < num_stages - 1))
+    return replace(stage, saved=max(0.0, stage.saved + change))
+
+
+def _activations(one: Holding) -> tuple[float, float]:
+    """What each micro-batch in flight keeps of a unit, and what its backward has on top.
+
+    Logits are kept by the micro-batch at work alone: its backward follows at once. A frozen unit
+    without adapters keeps nothing: neither its weights nor what is before it need gradients.
+    """
+    work = one.work
+    if one.is_head:
+        return 0.0, work.whole_bytes
+    if one.frozen and not work.adapters:
+        return 0.0, work.whole_bytes
+    return work.saved_bytes, work.whole_bytes - work.saved_bytes + 2 * work.widest_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,43 +255,99 @@ class _UnitBytes:
     weights: float
     gradients: float
     optimizer: float
-    gathered: float
+    step_copy: float
+    whole: float
+    """Its weights gathered; 0 where they always are."""
+    whole_gradient: float
 
 
 class _State:
     """Weights, gradients and optimizer state of units under ZeRO."""
 
-    def __init__(self, training: TrainingSpec, layout: Layout) -> None:
+    def __init__(self, training: TrainingSpec, facts: MemoryFacts, layout: Layout) -> None:
         dtypes = training.dtypes
-        self._layout = layout
-        self._item = dtypes.parameter_bytes
-        self._gradient = dtypes.gradient_bytes
-        optimizer = training.optimizer.name
-        moment = 1.0 if optimizer == "adamw-8bit" else dtypes.moment_bytes
-        self._state = dtypes.master_bytes + _MOMENTS[optimizer] * moment
+        self._layout, self._dtypes = layout, dtypes
+        self._item, self._gradient = dtypes.parameter_bytes, dtypes.gradient_bytes
+        self._optimizer = training.optimizer.name
         self._frozen_item = _QUANTISED_BYTES if training.trainable.startswith("q") else self._item
+        self._copies = facts.gradient_copy_bytes.get(training.precision, 0.0)
+        is_narrow = dtypes.matmul in ("fp8", "fp4")
+        self._narrow = facts.narrow_weight_bytes if is_narrow and layout.zero < 3 else 0.0
+        is_sharded = layout.zero == 3 and layout.zero_shard_degree > 1
+        in_pipeline = facts.pipeline_keeps_units and layout.pp > 1
+        self._stays_whole = is_sharded and (in_pipeline or not layout.reshard_after_forward)
+        self._sums_whole = is_sharded and in_pipeline
+        self._has_master = dtypes.master_bytes > 0
 
     def of(self, one: Holding) -> _UnitBytes:
+        """One unit."""
         layout, work = self._layout, one.work
-        total = [0.0, 0.0, 0.0, 0.0]
-        frozen_item = self._frozen_item if one.frozen else self._item
-        for count, shard in (
-            (work.parameters, layout.zero_shard_degree),
-            (work.expert_parameters, layout.expert_zero_shard_degree),
-        ):
+        tied = work.tied_parameters * self._has_own_copy()
+        matrices = work.matrices
+        total = [0.0] * 6
+        for count, shard, matrix, sides in (
+            (work.parameters + tied, layout.zero_shard_degree, matrices.dense, matrices.dense_sides),
+            (work.expert_parameters, layout.expert_zero_shard_degree, matrices.expert,
+             matrices.expert_sides),
+        ):  # fmt: skip
             trained = 0.0 if one.frozen else count
-            parameters_shard = shard if layout.zero == 3 else 1
-            total[0] += count * frozen_item / parameters_shard
-            total[1] += trained * self._gradient / (shard if layout.zero >= 2 else 1)
-            total[2] += trained * self._state / (shard if layout.zero >= 1 else 1)
-            if layout.zero == 3 and shard > 1:
-                total[3] += count * self._item + trained * self._gradient * 0.5
-            elif layout.zero == 2 and shard > 1:
-                total[3] += trained * self._gradient * 0.5
-        adapters = work.adapters
-        total[0] += adapters * self._item
-        total[1] += adapters * self._gradient
-        total[2] += adapters * self._state / (layout.zero_shard_degree if layout.zero else 1)
+            moments = self._moments(one, trained, matrix, sides)
+            for index, value in enumerate(self._bytes(one, count, trained, moments, shard)):
+                total[index] += value
+        adapted = self._bytes(one, 0.0, work.adapters, self._moments(one, work.adapters, 0, 0),
+                              layout.zero_shard_degree)  # fmt: skip
+        total = [a + b for a, b in zip(total, adapted, strict=True)]
+        total[0] += work.adapters * self._item
         return _UnitBytes(*total)
 
+    def _bytes(
+        self, one: Holding, count: float, trained: float, moments: float, shard: int
+    ) -> tuple[float, ...]:
+        """By field of `_UnitBytes`: ``count`` parameters, ``trained`` of them trained."""
+        zero, item, gradient = self._layout.zero, self._item, self._gradient
+        own = shard if zero >= 1 else 1
+        kept_item = self._frozen_item if one.frozen else item
+        master = trained * self._dtypes.master_bytes
+        step_copy = trained * _FP32_BYTES if gradient < _FP32_BYTES and self._has_master else 0.0
+        if zero < 3:
+            weights = count * (kept_item + self._narrow)
+            gradients = trained * (gradient / (shard if zero == 2 else 1) + self._copies)
+            whole_gradient = trained * gradient if zero == 2 and shard > 1 else 0.0
+            optimizer = (master + moments) / own
+            return weights, gradients, optimizer, step_copy / own, 0.0, whole_gradient
+        # The sharded weights are the master copy; the narrow one is made when a unit is gathered.
+        frozen = (count - trained) * kept_item
+        sharded = max(trained * item, master)
+        weights = (frozen + sharded) / shard + count * item * self._stays_whole
+        gradients = trained * (gradient / shard + gradient * self._sums_whole)
+        whole = count * item * (shard > 1 and not self._stays_whole)
+        reduced = trained * (item + gradient) * (shard > 1 and not self._sums_whole)
+        return weights, gradients, moments / shard, step_copy / shard, whole, reduced
 
+    def _moments(self, one: Holding, trained: float, matrix: float, sides: float) -> float:
+        """Bytes of the optimizer's moments; ``matrix`` of the parameters in matrices with ``sides``
+        rows and columns."""
+        size = self._dtypes.moment_bytes
+        if not trained:
+            return 0.0
+        matrix = min(matrix, trained)
+        match self._optimizer:
+            case "adamw":
+                return 2 * size * trained
+            case "adamw-8bit":
+                return 2 * _BYTE_MOMENT * trained
+            case "adafactor":
+                return size * (sides + trained - matrix)
+            case "muon":
+                hidden = 0.0 if one.is_head else matrix
+                return size * (hidden + 2 * (trained - hidden))
+            case "sgd":
+                return size * trained
+
+    def _has_own_copy(self) -> bool:
+        """Whether first and last stage, which share a table, are different ranks."""
+        stages = self._layout.stages
+        return stages[0].rank != stages[-1].rank
+
+
+__all__ = ["Matrices", "MemoryKind", "StackMemory", "StageBytes"]

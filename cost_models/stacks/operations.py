@@ -69,6 +69,10 @@ class Message(NamedTuple):
     axis: Axis
     overlaps: bool = False
     """It can run beside the part's own computation."""
+    copies: int = 1
+    """Of a dispatch: how many experts each token goes to."""
+    most_domains: int = 0
+    """Of a dispatch: at most so many link domains for one token; 0 = no limit."""
 
 
 Operation = Product | FlashAttention | Traffic | Message
@@ -89,6 +93,8 @@ class Part:
     """Its output, where a later part keeps it."""
     drops_output: bool = False
     """Whether recomputing it also frees its output (norms, activations), not only internals."""
+    scratch_bytes: float = 0.0
+    """The largest value that only lives inside it: scores of attention that is not fused."""
     parameters: float = 0.0
     """On this rank, without experts."""
     expert_parameters: float = 0.0

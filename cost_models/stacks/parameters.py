@@ -8,6 +8,7 @@
 | ``host.sharpness`` | 1 | how sharply the later of host and device decides (`step`) |
 | ``host.sync_ratio`` | 1 | more host time for each further tensor-parallel rank |
 | ``host.step_launches`` | count | kernels' worth of host time once per step |
+| ``attention_slowdown.<kernel>`` | 1 | an older generation of the attention kernel, over the newest |
 | ``stack.compute_ratio`` | 1 | matrix products, over the device's best |
 | ``stack.attention_ratio`` | 1 | the attention kernel, over the device's best |
 | ``stack.traffic_ratio`` | 1 | bytes of element-wise kernels, over those of fused ones |
@@ -22,7 +23,7 @@ from collections.abc import Mapping
 
 from shardwright.cost_models.stacks.rates import DeviceRates
 from shardwright.hardware_profiles.profile import HardwareProfile
-from shardwright.specs import InputError, TrainingSpec
+from shardwright.specs import InputError, SoftwareSpec, TrainingSpec
 from shardwright.specs.training import DTYPE_BYTES, DType
 
 STACK_PARAMETERS = (
@@ -33,7 +34,10 @@ STACK_PARAMETERS = (
 
 
 def device_rates(
-    profile: HardwareProfile, training: TrainingSpec, parameters: Mapping[str, float]
+    profile: HardwareProfile,
+    training: TrainingSpec,
+    software: SoftwareSpec,
+    parameters: Mapping[str, float],
 ) -> DeviceRates:
     """The rates of the cluster's slowest accelerator under a training precision.
 
@@ -72,7 +76,8 @@ def device_rates(
         attention_ramp=parameters["kernel.attention_ramp"],
         gap_s=parameters["kernel.gap_s"],
         compute_ratio=parameters["stack.compute_ratio"],
-        attention_ratio=parameters["stack.attention_ratio"],
+        attention_ratio=parameters["stack.attention_ratio"]
+        * parameters.get(f"attention_slowdown.{software.attention_kernel}", 1.0),
         traffic_ratio=parameters["stack.traffic_ratio"],
     )
 

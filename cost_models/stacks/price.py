@@ -96,7 +96,12 @@ class WorkPricer:
             else:
                 assert isinstance(op, Message)
                 size, stride = self._groups[op.axis]
-                seconds = self._links.seconds(op.kind, op.num_bytes, size, stride)
+                if op.axis == "ep":
+                    seconds = self._links.dispatch(
+                        op.num_bytes, size, stride, op.copies, op.most_domains
+                    )
+                else:
+                    seconds = self._links.seconds(op.kind, op.num_bytes, size, stride)
                 (hideable if op.overlaps else shown)[op.axis] += seconds
                 kernels += 1
         if hideable["cp"]:

@@ -31,12 +31,18 @@ class Sharding:
     """Of an operand of the large products: 1 in fp8."""
     flash: bool = True
     """Whether attention runs in the fused kernel."""
+    flash_sinks: bool = True
+    """Whether that kernel takes attention sinks."""
     dropout: bool = False
     """Whether dropout runs after attention scores, attention and MLP."""
     adapter_rank: int | None = None
     frozen: bool = False
     """Weights need no gradients (LoRA's base weights, a frozen tower)."""
     input_needs_gradient: bool = True
+    keeps_narrow: bool = False
+    """Whether operands of the large products are kept in their dtype, not in the activations'."""
+    loss_bytes: float = 10.0
+    """Alive for each logit at the loss's fullest moment, where the loss is not fused."""
 
     @property
     def local_len(self) -> float:
@@ -47,6 +53,16 @@ class Sharding:
     def tokens(self) -> float:
         """Of a micro-batch on this rank, whole in tp."""
         return self.batch * self.local_len
+
+    @property
+    def operand_bytes(self) -> float:
+        """Kept of an input that only a large product reads."""
+        return min(self.matmul_bytes, self.item_bytes) if self.keeps_narrow else self.item_bytes
+
+    @property
+    def keeps_narrow_copy(self) -> bool:
+        """Whether a value that both a product and another kernel read is kept in both dtypes."""
+        return self.operand_bytes < self.item_bytes
 
     @property
     def is_sequence_parallel(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from shardwright.cost_models.stacks.layers import (
+    OPERATORS,
     EndBlock,
     Policy,
     Work,
@@ -15,6 +16,7 @@ from shardwright.cost_models.stacks.layers import (
     prediction_work,
 )
 from shardwright.cost_models.stacks.sharding import Sharding
+from shardwright.hardware_profiles.stack_memory import memory_facts
 from shardwright.specs import (
     HeadBlock,
     LayerBlock,
@@ -23,6 +25,7 @@ from shardwright.specs import (
     PatchEmbeddingBlock,
     PredictionBlock,
     ProjectorBlock,
+    Recompute,
     SoftwareSpec,
     Stage,
     Tower,
@@ -60,7 +63,9 @@ class ModelTower:
         blocks = [b for b in tower.blocks if not isinstance(b, LayerBlock)]
         self.first: list[EndBlock] = [b for b in blocks if b.kind in _ENDS_FIRST]  # type: ignore[misc]
         self.last: list[EndBlock] = [
-            b for b in blocks if b.kind not in (*_ENDS_FIRST, "mtp")  # type: ignore[misc]
+            b
+            for b in blocks
+            if b.kind not in (*_ENDS_FIRST, "mtp")  # type: ignore[misc]
         ]
         self.predictions = [b for b in blocks if isinstance(b, PredictionBlock)]
 
@@ -79,6 +84,7 @@ class StageBuilder:
 
     def __init__(self, model: ModelSpec, training: TrainingSpec, software: SoftwareSpec) -> None:
         self._training, self._software = training, software
+        self._facts = memory_facts(software.framework)
         self._encoders = [ModelTower(tower) for tower in model.towers[:-1]]
         self._decoder = ModelTower(model.decoder)
         self._hidden = model.decoder.hidden_size
@@ -93,8 +99,9 @@ class StageBuilder:
         return Sharding(
             layout.micro_batch, training.seq_len, layout.tp, layout.sequence_parallel,
             layout.cp, layout.cp_kind, layout.ep, layout.etp, self._item_bytes,
-            self._matmul_bytes, self._software.attention_kernel == "flash",
-            self._software.dropout, training.adapter_rank, training.adapter_rank is not None,
+            self._matmul_bytes, self._software.attention_kernel != "math",
+            self._software.fused_sinks, self._software.dropout, training.adapter_rank, training.adapter_rank is not None,
+            keeps_narrow=self._facts.keeps_narrow_inputs, loss_bytes=self._facts.loss_bytes(layout.tp),
         )  # fmt: skip
 
     def holdings(self, layout: Layout, index: int, s: Sharding) -> tuple[Holding, ...]:
@@ -117,7 +124,7 @@ class StageBuilder:
             yield from (Holding(end_work(block, s), 1, frozen) for block in self._decoder.first)
         for kind, first, count in self._decoder.runs(*stage.layers):
             layer = self._decoder.kinds[kind]
-            for policy, times in _policies(recompute, first, count):
+            for policy, times in self._policies(recompute, first, count):
                 yield Holding(layer_work(layer, s, policy, memory), times, frozen)
         if "head" in stage.holds:
             for block in self._decoder.predictions:
@@ -139,7 +146,7 @@ class StageBuilder:
             yield Holding(end_work(block, s), 1, s.frozen)
         recompute = layout.recompute[index]
         for kind, first, count in tower.runs(0, len(tower.kind_of_layer)):
-            for policy, times in _policies(recompute, first, count):
+            for policy, times in self._policies(recompute, first, count):
                 yield Holding(layer_work(tower.kinds[kind], s, policy), times, s.frozen)
         for block in tower.last:
             trained = replace(s, frozen=False) if isinstance(block, ProjectorBlock) else s
@@ -151,6 +158,21 @@ class StageBuilder:
         frozen = s.frozen or tower.spec.name in self._training.frozen_towers
         return replace(s, seq_len=tokens, frozen=frozen, cp=1 if is_image else s.cp)
 
+    def _policies(
+        self, recompute: Recompute, first: int, count: int
+    ) -> Iterator[tuple[Policy, int]]:
+        """The layers of a run by policy: ``num_layers`` recomputes a stage's first ones alone."""
+        limit = recompute.num_layers
+        if recompute.policy == "selective" and recompute.modules is None:
+            if self._facts.recomputes_operators:
+                yield frozenset({OPERATORS}), count
+                return
+        if recompute.policy != "full" or limit is None or limit >= first + count or limit <= first:
+            yield policy_of(recompute, first), count
+            return
+        yield policy_of(recompute, first), limit - first
+        yield policy_of(recompute, limit), first + count - limit
+
     def _memory_tokens(self) -> float | None:
         if not self._encoders:
             return None
@@ -159,19 +181,6 @@ class StageBuilder:
     def message_bytes(self, s: Sharding) -> float:
         """The hidden states that one rank hands to the next stage."""
         return s.stream_tokens * self._hidden * s.item_bytes
-
-
-def _policies(recompute: object, first: int, count: int) -> Iterator[tuple[Policy, int]]:
-    """The layers of a run by policy: the first ``num_layers`` of a stage may be recomputed alone."""
-    from shardwright.specs import Recompute
-
-    assert isinstance(recompute, Recompute)
-    limit = recompute.num_layers
-    if recompute.policy != "full" or limit is None or limit >= first + count or limit <= first:
-        yield policy_of(recompute, first), count
-        return
-    yield policy_of(recompute, first), limit - first
-    yield policy_of(recompute, limit), first + count - limit
 
 
 def _operand_bytes(dtype: str) -> float:

@@ -17,7 +17,7 @@ from shardwright.cost_models.flops import model_flops_megatron
 from shardwright.cost_models.pipeline.fast import StageSeconds, in_flight, pipeline_times
 from shardwright.cost_models.stacks.layers import Work
 from shardwright.cost_models.stacks.links import Links, axes
-from shardwright.cost_models.stacks.memory import StackMemory, StageBytes
+from shardwright.cost_models.stacks.memory import MemoryKind, StackMemory, StageBytes
 from shardwright.cost_models.stacks.parameters import device_rates
 from shardwright.cost_models.stacks.price import Seconds, WorkPricer, WorkSeconds
 from shardwright.cost_models.stacks.sharding import Sharding
@@ -65,7 +65,7 @@ def _later(device_s: float, host_s: float, sharpness: float) -> float:
     """Device and host run side by side, each waiting for the other at times: a smooth maximum."""
     if device_s <= 0.0 or host_s <= 0.0:
         return max(device_s, host_s)
-    return (device_s**sharpness + host_s**sharpness) ** (1.0 / sharpness)
+    return float((device_s**sharpness + host_s**sharpness) ** (1.0 / sharpness))
 
 
 class StackModel:
@@ -92,9 +92,9 @@ class StackModel:
     def reprice(self, parameters: Mapping[str, float]) -> None:
         """Take other parameters; what does not depend on them is kept."""
         self.parameters = parameters
-        self._rates = device_rates(self.profile, self.training, parameters)
+        self._rates = device_rates(self.profile, self.training, self.software, parameters)
         self._links = Links(self.profile, parameters)
-        self._memory = StackMemory(self.training, parameters)
+        self._memory = StackMemory(self.training, self.software, parameters)
         self._works: dict[tuple[object, ...], WorkSeconds] = {}
         self._stages: dict[tuple[object, ...], StageTimes] = {}
         self._bytes: dict[tuple[object, ...], StageBytes] = {}
@@ -104,6 +104,11 @@ class StackModel:
         """Memory that a rank may use: that of the smallest device."""
         groups = self.profile.devices.groups
         return min(group.accelerator.usable_memory_bytes for group in groups)
+
+    @property
+    def matmul_s_per_flop(self) -> float:
+        """No large product takes less."""
+        return self._rates.compute_ratio / self._rates.matmul_flops_per_s
 
     # Time
 
@@ -126,6 +131,20 @@ class StackModel:
             for i in range(len(layout.stages))
         ]
         return self._step(layout, stages, s, groups)[0]
+
+    def stage_times(self, layout: Layout) -> tuple[StageTimes, ...]:
+        """Each virtual stage on its own; the stages need not cover the model."""
+        s = self._builder.sharding(layout)
+        groups = axes(layout)
+        return tuple(
+            self._stage(layout, self._builder.holdings(layout, index, s), groups)
+            for index in range(len(layout.stages))
+        )
+
+    def at_host_pace_s(self, device_s: float, kernels: float, tp: int) -> float:
+        """What a pass takes of which the device alone would take ``device_s``."""
+        host_s = kernels * self.parameters["stack.host_s"] * self._waiting(tp)
+        return _later(device_s, host_s, self.parameters["host.sharpness"])
 
     def _stage(
         self, layout: Layout, holdings: tuple[Holding, ...], groups: dict[str, tuple[int, int]]
@@ -209,7 +228,10 @@ class StackModel:
         """Exposed seconds of gathering and scattering one unit, forward and backward."""
         dtypes = self.training.dtypes
         gather = scatter = 0.0
-        for count, name in ((one.work.parameters, "shard"), (one.work.expert_parameters, "expert_shard")):
+        for count, name in (
+            (one.work.parameters, "shard"),
+            (one.work.expert_parameters, "expert_shard"),
+        ):
             size, stride = groups[name]
             if size == 1 or not count:
                 continue
@@ -282,7 +304,7 @@ class StackModel:
             own[stage.rank].append(index)
         exposed = []
         publish = []
-        for rank, row in enumerate(own):
+        for row in own:
             reduction = sum(stages[i].reduction_s for i in row)
             backward = sum(stages[i].backward_input_s + stages[i].backward_weight_s for i in row)
             overlap = self.software.overlap_gradients
@@ -375,17 +397,8 @@ class StackModel:
         self, layout: Layout, holdings: Sequence[tuple[Holding, ...]] | None = None
     ) -> tuple[MemoryParts, ...]:
         """Peak memory of each pipeline rank."""
-        if holdings is None:
-            s = self._builder.sharding(layout)
-            holdings = [self._builder.holdings(layout, i, s) for i in range(len(layout.stages))]
-        stages = []
-        for one in holdings:
-            key = (
-                one, layout.zero, layout.zero_shard_degree, layout.expert_zero_shard_degree,
-            )  # fmt: skip
-            if key not in self._bytes:
-                self._bytes[key] = self._memory.stage(layout, one)
-            stages.append(self._bytes[key])
+        s = self._builder.sharding(layout)
+        stages = self._stage_bytes(layout, holdings)
         if layout.pp == 1:
             flights: Sequence[Sequence[Sequence[int]]] = (((1,) * len(stages),),)
         else:
@@ -393,18 +406,44 @@ class StackModel:
                 layout.schedule, pp=layout.pp, vpp=layout.vpp,
                 num_micro_batches=layout.micro_batches,
             )  # fmt: skip
-        return self._memory.parts(layout, stages, flights)
+        return self._memory.parts(layout, stages, flights, self._builder.message_bytes(s))
+
+    def _stage_bytes(
+        self, layout: Layout, holdings: Sequence[tuple[Holding, ...]] | None
+    ) -> list[StageBytes]:
+        if holdings is None:
+            s = self._builder.sharding(layout)
+            holdings = [self._builder.holdings(layout, i, s) for i in range(len(layout.stages))]
+        stages = []
+        for one in holdings:
+            key = (
+                one, layout.zero, layout.zero_shard_degree, layout.expert_zero_shard_degree,
+                layout.reshard_after_forward, layout.pp, layout.stages[-1].rank,
+            )  # fmt: skip
+            if key not in self._bytes:
+                self._bytes[key] = self._memory.stage(layout, one)
+            stages.append(self._bytes[key])
+        return stages
+
+    def stage_bytes(self, layout: Layout) -> tuple[StageBytes, ...]:
+        """Each virtual stage on its own; the stages need not cover the model."""
+        return tuple(self._stage_bytes(layout, None))
+
+    def memory_of_kind(self, layout: Layout, kind: MemoryKind) -> tuple[int, ...]:
+        """Peak bytes of each pipeline rank as a kind of measurement reads them.
+
+        ``device``: all that the device has given out (nvidia-smi); ``reserved``: what the
+        framework's allocator holds; else what its tensors take up.
+        """
+        return tuple(self._memory.reading(rank, kind) for rank in self.memory(layout))
+
+    def host_bytes(self, layout: Layout) -> tuple[int, ...]:
+        """Host memory that one rank of each pipeline rank takes for offloaded state."""
+        return self._memory.host_bytes(layout, self._stage_bytes(layout, None))
 
     def verdict(self, memory: Sequence[MemoryParts]) -> MemoryVerdict:
-        """``edge``: it fits but for the margin for fragmentation."""
-        capacity = self.capacity_bytes
-        if all(rank.total_bytes <= capacity for rank in memory):
-            return "fits"
-        fraction = self.parameters.get("memory.fragmentation_fraction", 0.0)
-        least = (
-            rank.total_bytes - round((rank.total_bytes - rank.fixed) * fraction) for rank in memory
-        )
-        return "edge" if all(size <= capacity for size in least) else "does_not_fit"
+        """Whether it fits, may fit (``edge``) or does not; see `StackMemory.verdict`."""
+        return self._memory.verdict(memory, self.capacity_bytes)
 
     def _prediction(
         self, layout: Layout, step_s: float, breakdown: Breakdown, memory: tuple[MemoryParts, ...]

@@ -1,38 +1,23 @@
-"""Which cost model prices measured runs, how it is fitted, and what is known of stacks.
-
-`StepModel` describes our own runtime: dense decoders, tp, pp, dp, ZeRO, full recompute. What it
-does not describe is refused by name, so that such a row is skipped and not priced as another.
-"""
+"""Which cost model prices measured runs, and how it is fitted to them."""
 
 from __future__ import annotations
 
-import statistics
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from shardwright.cost_models.step import StepModel
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.planner.validation.choose import Predictor, Pricer
-from shardwright.planner.validation.results import Job, evaluate
-from shardwright.planner.validation.rows import Row
+from shardwright.planner.validation.results import Job, Skip
+from shardwright.planner.validation.stack_fits import StackPricer, StackStudy
 from shardwright.specs import (
-    Breakdown,
     InputError,
     Layout,
     ModelSpec,
-    Precision,
     Prediction,
     SoftwareSpec,
     TrainingSpec,
 )
-from shardwright.specs.layout import ScheduleName
-
-_PRICED_PRECISIONS = (
-    Precision.FP64, Precision.FP32, Precision.FP16, Precision.BF16, Precision.BF16_PURE,
-)  # fmt: skip
-_PRICED_SCHEDULES = (None, ScheduleName.ONE_F_ONE_B, ScheduleName.GPIPE)
 
 
 class Fitter(Protocol):
@@ -43,119 +28,17 @@ class Fitter(Protocol):
         ...
 
 
-class OurSteps:
-    """`StepModel`, refusing what it does not describe."""
-
-    def __init__(
-        self,
-        model: ModelSpec,
-        training: TrainingSpec,
-        profile: HardwareProfile,
-        software: SoftwareSpec,
-        /,
-    ) -> None:
-        self._training = training
-        self._step = StepModel(model, training, profile, replace_framework(software))
-
-    def predict(self, layout: Layout) -> Prediction:
-        """The whole step; raises `InputError` for what is not described."""
-        problems = list(self._problems(layout))
-        if problems:
-            raise InputError(f"not priced yet: {', '.join(problems)}")
-        return self._step.predict(layout)
-
-    def _problems(self, layout: Layout) -> Iterator[str]:
-        if self._training.precision not in _PRICED_PRECISIONS:
-            yield f"precision {self._training.precision}"
-        if self._training.trainable != "full":
-            yield f"trainable = {self._training.trainable}"
-        if layout.schedule not in _PRICED_SCHEDULES:
-            yield f"schedule {layout.schedule}"
-        elif layout.vpp > 1:
-            yield f"vpp = {layout.vpp}"
-        yield from (f"offload of {what}" for what in layout.offload)
-
-
-def replace_framework(software: SoftwareSpec) -> SoftwareSpec:
-    """Priced as our own runtime, whoever ran."""
-    return software.model_copy(update={"framework": SoftwareSpec().framework})
-
-
 def default_pricer() -> Pricer:
     """The cost model that `validate` scores; prices each layout once."""
-    return Remembering.of(OurSteps)
+    return Remembering.of(StackPricer())
 
 
-def default_fitter(base: Pricer) -> Fitter:
-    """How `validate` learns from rows, starting from the cost model that it scores."""
-    return ScaleFitter(base)
+def default_fitter(items: Sequence[Job | Skip], *, forget: bool = False) -> Fitter:
+    """How `validate` learns from a file's rows.
 
-
-def run_defaults(row: Row) -> Mapping[str, Any]:
-    """What a row's software is known to do where the row says nothing."""
-    return {}
-
-
-@dataclass(frozen=True, slots=True)
-class ScaleFitter:
-    """One number per stack: the median of measured over predicted step time.
-
-    A stack that was not seen takes the median of the stacks' numbers. It is the plainest thing that
-    can be learned, and so the yardstick for every other way to learn.
+    ``forget``: a calibration starts from what is known without the rows' own stack.
     """
-
-    base: Pricer
-
-    def fit(self, jobs: Sequence[Job]) -> Pricer:
-        ratios: dict[str, list[float]] = defaultdict(list)
-        for job, result in zip(jobs, evaluate(jobs, self.base), strict=True):
-            if result.ratio is not None:
-                ratios[job.case.software.framework].append(1 / result.ratio)
-        scales = {stack: statistics.median(values) for stack, values in ratios.items()}
-        return _ScaledPricer(self.base, scales, statistics.median(scales.values() or [1.0]))
-
-
-@dataclass(frozen=True, slots=True)
-class _ScaledPricer:
-    base: Pricer
-    scales: Mapping[str, float]
-    otherwise: float
-
-    def __call__(
-        self,
-        model: ModelSpec,
-        training: TrainingSpec,
-        profile: HardwareProfile,
-        software: SoftwareSpec,
-        /,
-    ) -> Predictor:
-        scale = self.scales.get(software.framework, self.otherwise)
-        return _ScaledPredictor(self.base(model, training, profile, software), scale)
-
-
-@dataclass(frozen=True, slots=True)
-class _ScaledPredictor:
-    base: Predictor
-    scale: float
-
-    def predict(self, layout: Layout) -> Prediction:
-        return scaled(self.base.predict(layout), self.scale)
-
-
-def scaled(prediction: Prediction, scale: float) -> Prediction:
-    """The same prediction with every second of the step times ``scale``."""
-    low_s, high_s = prediction.step_time_band_s
-    seconds = {name: value * scale for name, value in prediction.breakdown}
-    return prediction.model_copy(
-        update={
-            "step_time_s": prediction.step_time_s * scale,
-            "step_time_band_s": (low_s * scale, high_s * scale),
-            "tokens_per_s": prediction.tokens_per_s / scale,
-            "tokens_per_s_per_gpu": prediction.tokens_per_s_per_gpu / scale,
-            "mfu": None if prediction.mfu is None else prediction.mfu / scale,
-            "breakdown": Breakdown(**seconds),
-        }
-    )
+    return StackStudy([item for item in items if isinstance(item, Job)], forget=forget)
 
 
 @dataclass(slots=True)

@@ -47,7 +47,7 @@ def validate(
 ) -> None:
     """Price measured runs and say how far off, in which order and at what regret."""
     from shardwright.cli import _inputs, _output
-    from shardwright.planner.validation import cross, pricers, problem, results, rows
+    from shardwright.planner.validation import cross, problem, results, rows, stack_fits
     from shardwright.specs.plan import check_folder
 
     if hold_out is not None:
@@ -56,7 +56,7 @@ def validate(
         check_folder(output)
     found = rows.read_runs(runs)
     configs = {} if models is None else read_configs(models)
-    maker = problem.CaseMaker(defaults=pricers.run_defaults, configs=configs)
+    maker = problem.CaseMaker(defaults=stack_fits.run_defaults, configs=configs)
     items = results.prepare(found.rows, maker)
     with _output.progress("pricing runs") as progress:
         report = _report(items, anchor, hold_out, progress)
@@ -82,7 +82,7 @@ def _report(
     from shardwright.planner.validation.results import evaluate
 
     pricer = pricers.default_pricer()
-    fitter = pricers.default_fitter(pricer)
+    fitter = pricers.default_fitter(items, forget=hold_out == "stack")
     plain = evaluate(items, pricer, progress)
     found: dict[str, Any] = {"results": plain}
     if anchor is not None:

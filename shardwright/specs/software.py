@@ -12,8 +12,11 @@ class SoftwareSpec(Spec):
 
     framework: str = "shardwright"
     """Whose layers run: ours, or another stack's generation such as ``megatron-core``."""
-    attention_kernel: Literal["flash", "math"] = "flash"
-    """``flash``: the fused kernel that never stores the score matrix."""
+    attention_kernel: Literal["flash", "flash-2", "flash-1", "math"] = "flash"
+    """``flash``: a fused kernel that never stores the score matrix, the newest for the hardware;
+    ``flash-1``, ``flash-2``: that generation of it; ``math``: products around a softmax."""
+    fused_sinks: bool = True
+    """Whether that kernel also takes attention sinks; else such layers store their scores."""
     compile: bool = False
     cuda_graphs: bool = False
     fused_optimizer: bool = True
