@@ -23,7 +23,11 @@ over a ring's, for a full node or domain; absent where there are none |
 `AcceleratorSpec`'s usable memory already |
 | ``memory.first_communicator_bytes``, ``memory.communicator_bytes`` | B | device memory of the \
 first process group, and of each further one |
-| ``memory.fragmentation_fraction`` | 1 | of the memory that the allocator reserves |
+| ``memory.fragmentation_fraction``, ``memory.most_fragmentation_fraction`` | 1 | what the \
+allocator loses, over what tensors take up: usually, and at most; ``memory.expandable_...``: with \
+expandable segments |
+| ``memory.central_ratio``, ``memory.high_ratio`` | 1 | measured over predicted peak: median, 90th \
+percentile |
 | ``tie.ratio`` | 1 | predicted steps up to this multiple of the best cannot be told apart from it |
 | ``band.low_ratio``, ``band.high_ratio`` | 1 | multiples of a predicted step time between which \
 80 % of published measurements lie (``benchmarks/published_steps.md``); wider where nothing was \

@@ -31,7 +31,7 @@ class MemoryFacts(Spec):
     and 4 more where its gradient does not take the softmax's place."""
     parallel_loss_bytes_per_logit: float | None = Field(default=None, gt=0)
     """The same where the vocabulary is shared over tensor-parallel ranks; null = as above."""
-    gradient_copy_bytes: dict[Precision, float] = {}
+    gradient_copy_bytes: dict[Precision, float] = Field(default_factory=dict)
     """For each trained parameter, beside the gradient buffer and not sharded."""
     keeps_narrow_inputs: bool = False
     """fp8: inputs of products are kept in fp8, not in bf16."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from shardwright.cost_models.stacks import attention, ends, feedforward, linear, state_space
@@ -56,6 +56,8 @@ class Matrices:
     """Their rows and columns."""
     expert: float = 0.0
     expert_sides: float = 0.0
+    table_sides: float = 0.0
+    """Rows and columns of a unit that is a table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,7 +159,7 @@ def _matrices(parts: Sequence[Part]) -> Matrices:
             if isinstance(op, Product) and part.parameters + part.expert_parameters:
                 totals[at] += op.batch * op.m * op.n
                 totals[at + 1] += op.batch * (op.m + op.n)
-    return Matrices(*totals)
+    return Matrices(*totals, sum(part.table_sides for part in parts))
 
 
 def _flat(groups: Iterable[tuple[Operation, ...]]) -> tuple[Operation, ...]:
@@ -196,6 +198,9 @@ def _branch(branch: ResidualBranch, s: Sharding, memory_tokens: float | None) ->
     before = linear.norm(branch.pre_norm, s, is_operand=is_operand)
     after = linear.norm(branch.post_norm, s)
     body = _body(branch, s, memory_tokens)
+    if branch.learned_scale:  # fused with the residual
+        last = body[-1]
+        body[-1] = replace(last, parameters=last.parameters + branch.body.hidden_size)
     return [*([before] if before else []), *body, *([after] if after else [])]
 
 
@@ -257,6 +262,14 @@ def end_work(block: EndBlock, s: Sharding, loss_chunks: int = 1, fused_loss: boo
         case _:
             raise InputError(f"there are no costs for a {block.kind} block here")
     return work(parts, frozenset(), _tied_parameters(block, s))
+
+
+@lru_cache(maxsize=16384)
+def shared_work(work: Work) -> Work:
+    """The same work with the weights of another unit: it holds none of its own."""
+    return replace(
+        work, parameters=0.0, expert_parameters=0.0, matrices=Matrices(), tied_parameters=0.0
+    )
 
 
 def _tied_parameters(block: EndBlock, s: Sharding) -> float:

@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from shardwright.cost_models.stacks.layers import Matrices
 from shardwright.cost_models.stacks.stage import Holding
 from shardwright.hardware_profiles.stack_memory import MemoryFacts, memory_facts
 from shardwright.specs import Layout, MemoryParts, SoftwareSpec, TrainingSpec
@@ -128,7 +127,7 @@ class StackMemory:
         """The peak of each pipeline rank.
 
         ``in_flight``: for each rank, counts by chunk of micro-batches that are held at once.
-        ``message_bytes``: what a stage sends to the next. A stage keeps what it received, not what it
+        ``message_bytes``: what a stage sends to the next. It keeps what it received, not what it
         sent.
         """
         own: list[list[StageBytes]] = [[] for _ in range(layout.pp)]
@@ -285,8 +284,9 @@ class _State:
         tied = work.tied_parameters * self._has_own_copy()
         matrices = work.matrices
         total = [0.0] * 6
+        dense = work.parameters + tied
         for count, shard, matrix, sides in (
-            (work.parameters + tied, layout.zero_shard_degree, matrices.dense, matrices.dense_sides),
+            (dense, layout.zero_shard_degree, matrices.dense, matrices.dense_sides),
             (work.expert_parameters, layout.expert_zero_shard_degree, matrices.expert,
              matrices.expert_sides),
         ):  # fmt: skip
@@ -337,7 +337,8 @@ class _State:
             case "adamw-8bit":
                 return 2 * _BYTE_MOMENT * trained
             case "adafactor":
-                return size * (sides + trained - matrix)
+                table = one.work.matrices.table_sides
+                return size * (table or sides + trained - matrix)
             case "muon":
                 hidden = 0.0 if one.is_head else matrix
                 return size * (hidden + 2 * (trained - hidden))
@@ -348,6 +349,3 @@ class _State:
         """Whether first and last stage, which share a table, are different ranks."""
         stages = self._layout.stages
         return stages[0].rank != stages[-1].rank
-
-
-__all__ = ["Matrices", "MemoryKind", "StackMemory", "StageBytes"]

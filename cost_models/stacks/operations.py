@@ -101,6 +101,8 @@ class Part:
     """On this rank, of routed experts."""
     adapters: float = 0.0
     """Trainable adapter parameters on this rank."""
+    table_sides: float = 0.0
+    """Rows and columns of a table that is looked up, whose parameters are most of its own."""
 
     @property
     def saved_bytes(self) -> float:

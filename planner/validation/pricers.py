@@ -8,7 +8,8 @@ from typing import Protocol
 
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.planner.validation.choose import Predictor, Pricer
-from shardwright.planner.validation.results import Job, Skip
+from shardwright.planner.validation.results import Job, KnowsMemoryKinds, Skip, peaks_of_kind
+from shardwright.planner.validation.rows import MemoryKind
 from shardwright.planner.validation.stack_fits import StackPricer, StackStudy
 from shardwright.specs import (
     InputError,
@@ -87,3 +88,9 @@ class _RememberingPredictor:
         if isinstance(found, InputError):
             raise found
         return found
+
+    def memory_of_kind(self, layout: Layout, kind: MemoryKind) -> Sequence[int]:
+        """Peak bytes of each pipeline rank as that kind of measurement reads them."""
+        if isinstance(self.base, KnowsMemoryKinds):
+            return self.base.memory_of_kind(layout, kind)
+        return peaks_of_kind(self.predict(layout), kind, self.kept[1])
