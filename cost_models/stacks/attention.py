@@ -35,7 +35,8 @@ def attention(block: AttentionBlock, s: Sharding, memory_tokens: float | None = 
         memory = (memory_tokens or s.local_len) * s.batch
         inputs = [
             projection("qkv", s, s.tokens, hidden, query, bias=block.qkv_bias, before=before,
-                       extra=turned, internal_bytes=unnormed),
+                       extra=turned, internal_bytes=unnormed,
+                       replicated_parameters=_small_parameters(block, heads, kv_heads)),
             projection("qkv", s, memory, block.memory_size or hidden, kv, bias=block.qkv_bias),
         ]  # fmt: skip
         keys = memory_tokens or s.local_len
@@ -43,7 +44,7 @@ def attention(block: AttentionBlock, s: Sharding, memory_tokens: float | None = 
         inputs = [
             projection("qkv", s, s.tokens, hidden, query + kv, bias=block.qkv_bias, before=before,
                        extra=turned, internal_bytes=unnormed,
-                       replicated_parameters=_small_parameters(block))
+                       replicated_parameters=_small_parameters(block, heads, kv_heads))
         ]  # fmt: skip
         keys = float(s.seq_len)
     kernels = replace(s, flash=s.flash and (s.flash_sinks or not block.sinks))
@@ -55,32 +56,40 @@ def attention(block: AttentionBlock, s: Sharding, memory_tokens: float | None = 
     return [*inputs, core, _output(block.hidden_size, heads * size, s, bias=block.output_bias)]
 
 
-def _small_parameters(block: AttentionBlock) -> int:
+def _small_parameters(block: AttentionBlock, heads: int, kv_heads: int) -> int:
+    """On a rank of so many heads; norms over all heads together are whole on every rank."""
     norms = {"none": 0, "head": 2 * block.head_dim, "width": block.query_size + block.kv_size}
-    extra = block.num_heads * (block.sinks + (block.relative_buckets or 0))
-    return norms[block.qk_norm] * (2 if block.qk_norm_bias else 1) + extra
+    scales = norms[block.qk_norm] * (block.qk_norm_weight + block.qk_norm_bias)
+    extra = heads * (block.sinks + (block.relative_buckets or 0))
+    has_bare_keys = block.qkv_bias and not block.key_bias
+    return scales + extra - kv_heads * block.head_dim * has_bare_keys
 
 
 def _visible(block: AttentionBlock, keys: float) -> float:
-    """Share of the score matrix that a kernel which skips masked blocks computes."""
-    if not block.causal or block.cross:
+    """Share of the score matrix that a kernel which skips masked blocks computes.
+
+    Of a window over w of n tokens: (w / n) - (w / n)^2 / 2 where causal, - (w / n)^2 / 4 where half
+    of it lies ahead; of chunks half a chunk.
+    """
+    if block.cross:
         return 1.0
     window = block.sliding_window
     if window is None or window >= keys:
-        return 0.5
+        return 0.5 if block.causal else 1.0
     share = window / keys
-    return share - share**2 / 2
+    if block.chunked:
+        return share / 2 if block.causal else share
+    return share - share**2 / (2 if block.causal else 4)
 
 
 def _output(hidden: int, inputs: int, s: Sharding, *, bias: bool) -> Part:
     """Output projection, dropout and residual."""
     stream = s.stream_tokens * hidden * s.item_bytes
     mask = s.stream_tokens * hidden * s.dropout
-    part = projection(
+    return projection(
         "attn_proj", s, s.tokens, inputs, hidden, bias=bias, extra=3 * stream + mask,
         after=leave_tensor_parallel(s, hidden), output_bytes=stream, internal_bytes=mask,
     )  # fmt: skip
-    return part
 
 
 def _core(
@@ -176,9 +185,7 @@ def latent_attention(block: LatentAttentionBlock, s: Sharding) -> list[Part]:
     parts = []
     gather = enter_tensor_parallel(s, block.q_lora_rank or hidden)
     if block.q_lora_rank is None:
-        parts.append(
-            projection("qkv", s, s.tokens, hidden, heads * qk_size, bias=block.bias, before=gather)
-        )
+        parts.append(projection("qkv", s, s.tokens, hidden, heads * qk_size, before=gather))
     else:
         rank = block.q_lora_rank
         parts.append(projection("qkv", s, rows, hidden, rank, bias=block.bias,
@@ -228,7 +235,7 @@ def _indexer(block: LatentAttentionBlock, s: Sharding) -> Part:
         "indexer",
         forward=(query, keys, scores),
         backward_input=(query, keys, scores, scores),
-        backward_weight=(query, keys),
+        backward_weight=() if s.frozen else (query, keys),
         internal_bytes=s.tokens * (size + indexer.head_dim) * s.item_bytes,
         parameters=parameters + 2 * indexer.head_dim,
     )

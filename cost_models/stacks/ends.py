@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 
 from shardwright.cost_models.stacks.linear import norm, products, projection
-from shardwright.cost_models.stacks.operations import Message, Operation, Part, Traffic
+from shardwright.cost_models.stacks.operations import (
+    CollectiveKind,
+    Message,
+    Operation,
+    Part,
+    Traffic,
+)
 from shardwright.cost_models.stacks.sharding import Sharding
 from shardwright.specs import (
     ClassifierBlock,
@@ -29,12 +35,13 @@ def embedding(block: EmbeddingBlock, s: Sharding) -> list[Part]:
     reduce: tuple[Message, ...] = ()
     gather: tuple[Message, ...] = ()
     if s.tp > 1:
-        kind = "reduce_scatter" if s.is_sequence_parallel else "all_reduce"
+        kind: CollectiveKind = "reduce_scatter" if s.is_sequence_parallel else "all_reduce"
         reduce = (Message(kind, size, "tp"),)
         if s.is_sequence_parallel:
             gather = (Message("all_gather", stream, "tp"),)
-    extra = block.num_parameters - block.vocab_size * hidden * (not block.shared)
-    table = 0 if block.shared else rows * hidden
+    width = block.table_size or hidden
+    projects = block.table_size is not None
+    table = 0 if block.shared else rows * width
     parts = [
         Part(
             "embedding",
@@ -42,20 +49,39 @@ def embedding(block: EmbeddingBlock, s: Sharding) -> list[Part]:
             backward_weight=() if s.frozen else (*gather, Traffic(3 * size)),
             internal_bytes=s.stream_tokens * hidden * s.dropout,
             output_bytes=stream,
-            parameters=table + max(0, extra),
+            parameters=table + _rows_beside(block),
+            table_sides=(rows + width) * (not block.shared),
         )
     ]
+    if projects:  # its bias is counted with the rows
+        parts.append(projection("embedding", s, s.stream_tokens, width, hidden))
     normed = norm(block.norm, s, "embedding_norm")
     return parts if normed is None else [*parts, normed]
 
 
+def _rows_beside(block: EmbeddingBlock) -> int:
+    """Parameters besides the table, the projection behind it and the norm."""
+    width = block.table_size or block.hidden_size
+    table = 0 if block.shared else block.vocab_size * width
+    behind = 0 if block.table_size is None else width * block.hidden_size
+    return block.num_parameters - table - behind - (block.norm.num_parameters if block.norm else 0)
+
+
 def patch_embedding(block: PatchEmbeddingBlock, s: Sharding) -> list[Part]:
-    """One convolution with stride equal to its kernel: a product over patches."""
-    pixels = block.num_channels * block.patch_size**2
-    return [
-        projection("embedding", s, s.tokens, pixels, block.hidden_size,
-                   replicated_parameters=block.num_parameters - pixels * block.hidden_size)
+    """One convolution with stride equal to its kernel: a product over patches.
+
+    Learned tokens are no patches.
+    """
+    pixels = block.num_channels * block.num_frames * block.patch_size**2
+    rows = s.tokens * block.num_patches / block.num_tokens
+    normed = norm(block.norm, s, "embedding_norm")
+    beside = block.num_parameters - pixels * block.hidden_size
+    beside -= block.norm.num_parameters if block.norm else 0
+    parts = [
+        projection("embedding", s, rows, pixels, block.hidden_size, replicated_parameters=beside,
+                   output_bytes=s.tokens * block.hidden_size * s.item_bytes)
     ]  # fmt: skip
+    return parts if normed is None else [*parts, normed]
 
 
 def head(block: HeadBlock, s: Sharding, *, loss_chunks: int = 1, fused: bool = False) -> list[Part]:
@@ -64,14 +90,14 @@ def head(block: HeadBlock, s: Sharding, *, loss_chunks: int = 1, fused: bool = F
     ``loss_chunks`` > 1: logits of one chunk of tokens at a time, made again in backward.
     ``fused``: the loss kernel works on the logits in place, in their own dtype.
     """
-    hidden, own = block.hidden_size, math.ceil(block.vocab_size / s.tp)
+    width, own = block.table_size or block.hidden_size, math.ceil(block.vocab_size / s.tp)
     parts = _transform(block, s)
     forward, d_input, d_weight, adapters = products(
-        s, s.tokens, hidden, own, width="compute", adapted=False
+        s, s.tokens, width, own, width="compute", adapted=False
     )
     logits = s.tokens * own
-    size = s.tokens * hidden * s.item_bytes
-    messages = _loss_messages(s, hidden)
+    size = s.tokens * width * s.item_bytes
+    messages = _loss_messages(s, width)
     item = s.item_bytes
     read = 2 * item if fused else item + 3 * _LOGIT_BYTES
     again: tuple[Operation, ...] = tuple(forward) if loss_chunks > 1 else ()
@@ -95,12 +121,15 @@ def _table(block: HeadBlock, own: int) -> float:
 
 
 def _transform(block: HeadBlock, s: Sharding) -> list[Part]:
+    """A dense layer with its norm (masked language models), or one to the table's width."""
+    hidden, width = block.hidden_size, block.table_size or block.hidden_size
+    rows = s.stream_tokens
     if block.transform is None:
-        return []
-    dense = projection("head", s, s.stream_tokens, block.hidden_size, block.hidden_size, bias=True)
+        return [] if block.table_size is None else [projection("head", s, rows, hidden, width)]
+    bias = block.transform_bias or block.table_size is not None
     after = norm(block.transform, s, "head")
     assert after is not None
-    return [dense, after]
+    return [projection("head", s, rows, hidden, width, bias=bias), after]
 
 
 def _loss_messages(s: Sharding, hidden: int) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
@@ -110,9 +139,10 @@ def _loss_messages(s: Sharding, hidden: int) -> tuple[tuple[Message, ...], tuple
     part = s.tokens / s.tp * hidden * s.item_bytes
     sums = (Message("all_reduce", s.tokens * 4.0, "tp"),) * 3
     if s.is_sequence_parallel:
+        again = () if s.frozen else (Message("all_gather", part, "tp", overlaps=True),)
         return (
             (Message("all_gather", part, "tp"), *sums),
-            (Message("reduce_scatter", part * s.tp, "tp"),),
+            (Message("reduce_scatter", part * s.tp, "tp"), *again),
         )
     return sums, (Message("all_reduce", part * s.tp, "tp"),)
 
@@ -123,17 +153,29 @@ def classifier(block: ClassifierBlock, s: Sharding) -> list[Part]:
 
 
 def pooler(block: PoolerBlock, s: Sharding) -> list[Part]:
-    """A dense layer on one token."""
-    return [projection("head", s, s.batch, block.hidden_size, block.hidden_size, bias=True)]
+    """A dense layer on one token; or a learned query that attends to all, and an MLP (SigLIP)."""
+    hidden, rows = block.hidden_size, s.batch
+    if block.ffn_size is None:
+        return [projection("head", s, rows, hidden, hidden, bias=True)]
+    sizes = ((hidden, hidden), (hidden, hidden), (hidden, block.ffn_size), (block.ffn_size, hidden))
+    keys = projection("head", s, s.tokens, hidden, 2 * hidden, bias=True,
+                      replicated_parameters=3 * hidden)  # fmt: skip
+    return [keys, *(projection("head", s, rows, one, two, bias=True) for one, two in sizes)]
 
 
 def projector(block: ProjectorBlock, s: Sharding) -> list[Part]:
-    """An MLP between towers."""
-    parts = [projection("projector", s, s.tokens, block.hidden_size, block.output_size,
-                        bias=block.bias)]  # fmt: skip
+    """An MLP between towers, over ``merge`` neighbouring patches at a time."""
+    rows, read = s.tokens / block.merge, block.hidden_size * block.merge
+    sizes = [block.output_size]
     if block.num_layers == 2:
-        parts.append(projection("projector", s, s.tokens, block.output_size, block.output_size,
-                                bias=block.bias))  # fmt: skip
+        sizes.insert(0, block.middle_size or block.output_size)
+    before = norm(block.norm, s, "projector")
+    parts = [] if before is None else [before]
+    token = block.output_size * block.row_token
+    for outputs in sizes:
+        parts.append(projection("projector", s, rows, read, outputs, bias=block.bias,
+                                replicated_parameters=token))  # fmt: skip
+        read, token = outputs, 0
     return parts
 
 

@@ -11,9 +11,12 @@ from shardwright.cost_models.stacks.linear import (
     products,
     projection,
 )
-from shardwright.cost_models.stacks.operations import Message, Operation, Part, Product, Traffic
+from shardwright.cost_models.stacks.operations import Message, Part, Product, Traffic
 from shardwright.cost_models.stacks.sharding import Sharding
 from shardwright.specs import LinearBlock, MlpBlock, MoeBlock
+
+_XIELU_PARAMETERS = 2
+"""Learned slopes of the activation xIELU (arXiv 2411.13010)."""
 
 
 def mlp(block: MlpBlock, s: Sharding) -> list[Part]:
@@ -25,13 +28,17 @@ def mlp(block: MlpBlock, s: Sharding) -> list[Part]:
     return [
         projection("mlp", s, s.tokens, hidden, up, bias=block.bias,
                    before=enter_tensor_parallel(s, hidden)),
-        _activation("mlp_act", s, s.tokens, own, up),
+        _activation("mlp_act", s, s.tokens, own, up,
+                    parameters=_XIELU_PARAMETERS * (block.activation == "xielu")),
         projection("mlp", s, s.tokens, own, hidden, bias=block.bias, extra=3 * stream + mask,
-                   after=leave_tensor_parallel(s, hidden), output_bytes=stream, internal_bytes=mask),
+                   after=leave_tensor_parallel(s, hidden), output_bytes=stream,
+                   internal_bytes=mask),
     ]  # fmt: skip
 
 
-def _activation(name: str, s: Sharding, rows: float, own: int, up: int) -> Part:
+def _activation(
+    name: str, s: Sharding, rows: float, own: int, up: int, *, parameters: int = 0
+) -> Part:
     size, inputs = rows * own * s.item_bytes, rows * up * s.item_bytes
     return Part(
         name,
@@ -39,6 +46,7 @@ def _activation(name: str, s: Sharding, rows: float, own: int, up: int) -> Part:
         backward_input=(Traffic(size + 2 * inputs),),
         output_bytes=rows * own * s.operand_bytes,
         drops_output=True,
+        parameters=parameters,
     )
 
 
@@ -56,25 +64,37 @@ def linear(block: LinearBlock, s: Sharding) -> list[Part]:
 def moe(block: MoeBlock, s: Sharding) -> list[Part]:
     """Router, dispatch, experts, combine, and the shared experts beside them.
 
-    Tokens are split over tp where sequence parallelism does it, and where experts are not
-    tensor-parallel themselves. Loads are taken as even; `capacity_factor` pads them.
+    Each tensor-parallel rank sends its own part of the tokens; where the stream is whole on all of
+    them (no sequence parallelism) the parts are gathered again at the end. Loads are taken as even;
+    `capacity_factor` pads them.
     """
     parts = [_router(block, s)]
-    rows = s.stream_tokens * block.top_k
+    own_tokens = s.tokens / s.tp
+    rows = own_tokens * block.top_k
     if block.capacity_factor is not None:
         rows *= block.capacity_factor
     item = s.item_bytes
-    hidden = block.hidden_size
-    forward, backward = _exchange(block, s, rows * hidden * item)
-    moved = Traffic(2 * rows * hidden * item, 8)
-    parts.append(Part("moe", (moved, *forward), (*backward, moved),
-                      output_bytes=rows * s.etp * hidden * s.operand_bytes))  # fmt: skip
-    parts += _experts(block, s, rows * s.etp)
+    hidden, width = block.hidden_size, block.latent_size or block.hidden_size
     stream = s.stream_tokens * hidden * item
-    combine = Traffic((rows * hidden * item) * 2 + 3 * stream, 8)
-    back, again = _exchange(block, s, rows * hidden * item, leaving=True)
-    parts.append(Part("moe", (*back, combine), (combine, *again), output_bytes=stream,
-                      internal_bytes=8 * rows))  # fmt: skip
+    forward, backward = _exchange(block, s, rows * width * item)
+    moved = Traffic(2 * rows * width * item, 8)
+    is_split = s.tp > 1 and not s.is_sequence_parallel
+    whole = (Message("all_gather", own_tokens * hidden * item, "tp"),) if is_split else ()
+    if block.latent_size is not None:
+        parts.append(projection("moe", s, own_tokens, hidden, width))
+    parts.append(Part("moe", (moved, *forward), (*backward, moved, *whole),
+                      output_bytes=rows * s.etp * width * s.operand_bytes))  # fmt: skip
+    parts += _experts(block, s, rows * s.etp)
+    combine = Traffic((rows * width * item) * 2 + 3 * stream, 8)
+    back, again = _exchange(block, s, rows * width * item, leaving=True)
+    if block.latent_size is None:
+        parts.append(Part("moe", (*back, combine, *whole), (combine, *again), output_bytes=stream,
+                          internal_bytes=8 * rows))  # fmt: skip
+    else:
+        parts.append(Part("moe", (*back, combine), (combine, *again), internal_bytes=8 * rows,
+                          output_bytes=own_tokens * width * item))  # fmt: skip
+        parts.append(projection("moe", s, own_tokens, width, hidden, after=(whole, ()),
+                                output_bytes=stream))  # fmt: skip
     if block.shared_size:
         parts += _shared_experts(block, s)
     return parts
@@ -118,7 +138,7 @@ def _experts(block: MoeBlock, s: Sharding, rows: float) -> list[Part]:
     own = math.ceil(block.expert_size / s.etp)
     up = own * (2 if block.gated else 1)
     each = rows / local
-    hidden = block.hidden_size
+    hidden = block.latent_size or block.hidden_size
     parts = []
     for name, inputs, outputs in (("moe", hidden, up), ("moe_act", 0, 0), ("moe", own, hidden)):
         if name == "moe_act":
@@ -142,9 +162,4 @@ def _shared_experts(block: MoeBlock, s: Sharding) -> list[Part]:
     )  # fmt: skip
     parts = [replace(part, name="shared_experts", drops_output=False) for part in mlp(dense, s)]
     gate = block.hidden_size * block.shared_gate
-    first = parts[0]
-    extra: tuple[Operation, ...] = ()
-    return [
-        replace(first, parameters=first.parameters + gate, forward=(*first.forward, *extra)),
-        *parts[1:],
-    ]
+    return [replace(parts[0], parameters=parts[0].parameters + gate), *parts[1:]]

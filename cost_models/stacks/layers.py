@@ -272,6 +272,12 @@ def shared_work(work: Work) -> Work:
     )
 
 
+@lru_cache(maxsize=16384)
+def forward_work(work: Work) -> Work:
+    """The same work without a backward pass."""
+    return replace(work, backward_input=(), backward_weight=(), again=())
+
+
 def _tied_parameters(block: EndBlock, s: Sharding) -> float:
     if isinstance(block, HeadBlock) and block.tied:
         return s.columns(block.vocab_size) * float(block.table_size or block.hidden_size)

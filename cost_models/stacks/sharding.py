@@ -38,7 +38,6 @@ class Sharding:
     adapter_rank: int | None = None
     frozen: bool = False
     """Weights need no gradients (LoRA's base weights, a frozen tower)."""
-    input_needs_gradient: bool = True
     keeps_narrow: bool = False
     """Whether operands of the large products are kept in their dtype, not in the activations'."""
     loss_bytes: float = 10.0

@@ -11,9 +11,11 @@ from shardwright.cost_models.stacks.layers import (
     Policy,
     Work,
     end_work,
+    forward_work,
     layer_work,
     policy_of,
     prediction_work,
+    shared_work,
 )
 from shardwright.cost_models.stacks.sharding import Sharding
 from shardwright.hardware_profiles.stack_memory import memory_facts
@@ -61,12 +63,9 @@ class ModelTower:
                     self.kinds.append(one)
                 self.kind_of_layer += [at] * block.repeat
         blocks = [b for b in tower.blocks if not isinstance(b, LayerBlock)]
-        self.first: list[EndBlock] = [b for b in blocks if b.kind in _ENDS_FIRST]  # type: ignore[misc]
-        self.last: list[EndBlock] = [
-            b
-            for b in blocks
-            if b.kind not in (*_ENDS_FIRST, "mtp")  # type: ignore[misc]
-        ]
+        ends: list[EndBlock] = [b for b in blocks if not isinstance(b, PredictionBlock)]
+        self.first = [b for b in ends if b.kind in _ENDS_FIRST]
+        self.last = [b for b in ends if b.kind not in _ENDS_FIRST]
         self.predictions = [b for b in blocks if isinstance(b, PredictionBlock)]
 
     def runs(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -97,12 +96,18 @@ class StageBuilder:
         """How the decoder's layers are cut."""
         training = self._training
         return Sharding(
-            layout.micro_batch, training.seq_len, layout.tp, layout.sequence_parallel,
+            layout.micro_batch, self._decoder.spec.tokens_per_sample or training.seq_len,
+            layout.tp, layout.sequence_parallel,
             layout.cp, layout.cp_kind, layout.ep, layout.etp, self._item_bytes,
             self._matmul_bytes, self._software.attention_kernel != "math",
-            self._software.fused_sinks, self._software.dropout, training.adapter_rank, training.adapter_rank is not None,
-            keeps_narrow=self._facts.keeps_narrow_inputs, loss_bytes=self._facts.loss_bytes(layout.tp),
+            self._software.fused_sinks, self._software.dropout, training.adapter_rank,
+            self._is_frozen(self._decoder), keeps_narrow=self._facts.keeps_narrow_inputs,
+            loss_bytes=self._facts.loss_bytes(layout.tp),
         )  # fmt: skip
+
+    def _is_frozen(self, tower: ModelTower) -> bool:
+        training = self._training
+        return training.adapter_rank is not None or tower.spec.name in training.frozen_towers
 
     def holdings(self, layout: Layout, index: int, s: Sharding) -> tuple[Holding, ...]:
         """What a virtual stage runs, in order."""
@@ -130,32 +135,40 @@ class StageBuilder:
             for block in self._decoder.predictions:
                 work = prediction_work(block, s, policy_of(recompute, 0))
                 yield Holding(work, block.depth, frozen)
-                yield from self._heads(layout, s, block.depth)
-            yield from self._heads(layout, s, 1)
+                for head in self._heads(layout, s):
+                    yield replace(head, work=shared_work(head.work), count=block.depth)
+            yield from self._heads(layout, s)
 
-    def _heads(self, layout: Layout, s: Sharding, count: int) -> Iterator[Holding]:
+    def _heads(self, layout: Layout, s: Sharding) -> Iterator[Holding]:
         fused = self._software.fused_loss
         for block in self._decoder.last:
             work = end_work(block, s, layout.loss_chunks, fused)
-            yield Holding(work, count, s.frozen, isinstance(block, HeadBlock))
+            yield Holding(work, 1, s.frozen, isinstance(block, HeadBlock))
 
     def _tower(
         self, tower: ModelTower, layout: Layout, s: Sharding, index: int
     ) -> Iterator[Holding]:
-        for block in tower.first:
-            yield Holding(end_work(block, s), 1, s.frozen)
+        # Nothing before a frozen tower is trained: it runs forward alone.
+        is_forward_only = s.frozen and s.adapter_rank is None
         recompute = layout.recompute[index]
+        works = [(end_work(block, s), 1) for block in tower.first]
         for kind, first, count in tower.runs(0, len(tower.kind_of_layer)):
             for policy, times in self._policies(recompute, first, count):
-                yield Holding(layer_work(tower.kinds[kind], s, policy), times, s.frozen)
+                works.append((layer_work(tower.kinds[kind], s, policy), times))
+        for work, count in works:
+            yield Holding(forward_work(work) if is_forward_only else work, count, s.frozen)
         for block in tower.last:
-            trained = replace(s, frozen=False) if isinstance(block, ProjectorBlock) else s
-            yield Holding(end_work(block, trained), 1, trained.frozen)
+            is_projector = isinstance(block, ProjectorBlock)
+            trained = replace(s, frozen=s.adapter_rank is not None) if is_projector else s
+            work = end_work(block, trained)
+            if is_forward_only and not is_projector:
+                work = forward_work(work)
+            yield Holding(work, 1, trained.frozen)
 
     def _tower_sharding(self, tower: ModelTower, s: Sharding) -> Sharding:
-        tokens = tower.spec.tokens_per_sample or s.seq_len
+        tokens = tower.spec.tokens_per_sample or self._training.seq_len
         is_image = any(isinstance(block, PatchEmbeddingBlock) for block in tower.first)
-        frozen = s.frozen or tower.spec.name in self._training.frozen_towers
+        frozen = self._is_frozen(tower)
         return replace(s, seq_len=tokens, frozen=frozen, cp=1 if is_image else s.cp)
 
     def _policies(
@@ -163,10 +176,10 @@ class StageBuilder:
     ) -> Iterator[tuple[Policy, int]]:
         """The layers of a run by policy: ``num_layers`` recomputes a stage's first ones alone."""
         limit = recompute.num_layers
-        if recompute.policy == "selective" and recompute.modules is None:
-            if self._facts.recomputes_operators:
-                yield frozenset({OPERATORS}), count
-                return
+        is_plain = recompute.policy == "selective" and recompute.modules is None
+        if is_plain and self._facts.recomputes_operators:
+            yield frozenset({OPERATORS}), count
+            return
         if recompute.policy != "full" or limit is None or limit >= first + count or limit <= first:
             yield policy_of(recompute, first), count
             return
