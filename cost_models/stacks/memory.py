@@ -19,7 +19,7 @@ allocator holds beyond it; that and what communicators and the process's context
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from shardwright.cost_models.stacks.stage import Holding
@@ -131,22 +131,25 @@ class StackMemory:
         sent.
         """
         own: list[list[StageBytes]] = [[] for _ in range(layout.pp)]
-        for stage, size in zip(layout.stages, stages, strict=True):
-            own[stage.rank].append(_with_messages(size, stage.stage, len(stages), message_bytes))
+        saved: list[list[float]] = [[] for _ in range(layout.pp)]
+        last = len(stages) - 1
+        for index, (stage, size) in enumerate(zip(layout.stages, stages, strict=True)):
+            messages = message_bytes * ((index > 0) - (index < last))
+            own[stage.rank].append(size)
+            saved[stage.rank].append(max(0.0, size.saved + messages))
+        beside = self._communicators(layout) + self._more_context
         return tuple(
-            self._rank(layout, row, counts) for row, counts in zip(own, in_flight, strict=True)
+            self._rank(layout, row, _most(kept, counts), beside)
+            for row, kept, counts in zip(own, saved, in_flight, strict=True)
         )
 
     def _rank(
         self,
         layout: Layout,
         stages: Sequence[StageBytes],
-        flights: Sequence[Sequence[int]],
+        activations: float,
+        beside: float,
     ) -> MemoryParts:
-        activations = max(
-            sum(n * stage.saved for n, stage in zip(counts, stages, strict=True))
-            for counts in flights
-        )
         offload = layout.offload
         if "activations" in offload:
             resident = _RESIDENT_UNITS * max(stage.largest_saved for stage in stages)
@@ -171,7 +174,7 @@ class StackMemory:
             activations=round(activations),
             gathered_weights=round(gathered),
             transient=round(working),
-            fixed=round(live * self._margin + self._communicators(layout) + self._more_context),
+            fixed=round(live * self._margin + beside),
         )
 
     def host_bytes(self, layout: Layout, stages: Sequence[StageBytes]) -> tuple[int, ...]:
@@ -227,12 +230,13 @@ def num_communicators(layout: Layout) -> int:
     return sum(size > 1 for size in axes) + model + 3 * (layout.pp > 1)
 
 
-def _with_messages(
-    stage: StageBytes, index: int, num_stages: int, message_bytes: float
-) -> StageBytes:
-    """A stage that keeps its input, and frees its output once it is sent."""
-    change = message_bytes * ((index > 0) - (index < num_stages - 1))
-    return replace(stage, saved=max(0.0, stage.saved + change))
+def _most(saved: Sequence[float], flights: Sequence[Sequence[int]]) -> float:
+    """What the micro-batches in flight keep at the fullest of several moments."""
+    if len(saved) == 1:
+        return saved[0] * max(counts[0] for counts in flights)
+    return max(
+        sum(count * kept for count, kept in zip(counts, saved, strict=True)) for counts in flights
+    )
 
 
 def _activations(one: Holding) -> tuple[float, float]:
