@@ -90,6 +90,9 @@ class Fitted(Spec):
     """For any other."""
     band_unmeasured: FittedBand
     """Where the accelerator itself was never timed, whatever the stack."""
+    layers: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """By stack: what runs of equal layers say beyond the parameters (``layer.<shape>``). The
+    catalogue holds none; a calibration on many runs of one's own does."""
     num_runs: dict[str, int] = Field(default_factory=dict)
     """By stack: how many runs it was fitted from."""
 
@@ -159,6 +162,7 @@ def stack_parameters(
     values: dict[str, float] = {key: centre for key, (centre, _) in known.population.items()}
     values |= known.kernels
     values |= known.stacks.get(name or GENERIC, {})
+    values |= known.layers.get(name or GENERIC, {})
     key = device_key(profile.devices.accelerator)
     values["clock.sustained_ratio"] = known.clocks.get(key, known.clock_population[0])
     band = known.band(name, key)

@@ -8,7 +8,9 @@
 | ``host.sharpness`` | 1 | how sharply the later of host and device decides (`step`) |
 | ``host.sync_ratio`` | 1 | more host time for each further tensor-parallel rank |
 | ``host.step_launches`` | count | kernels' worth of host time once per step |
-| ``attention_slowdown.<kernel>`` | 1 | an older generation of the attention kernel, over the newest |
+| ``host.message_launches`` | count | kernels' worth of host time for each pipeline message |
+| ``layer.<shape>`` | 1 | measured over predicted time of such layers; absent: 1 |
+| ``attention_slowdown.<kernel>`` | 1 | an older generation of the kernel, over the newest |
 | ``stack.compute_ratio`` | 1 | matrix products, over the device's best |
 | ``stack.attention_ratio`` | 1 | the attention kernel, over the device's best |
 | ``stack.traffic_ratio`` | 1 | bytes of element-wise kernels, over those of fused ones |

@@ -68,6 +68,13 @@ def _later(device_s: float, host_s: float, sharpness: float) -> float:
     return float((device_s**sharpness + host_s**sharpness) ** (1.0 / sharpness))
 
 
+def layer_name(model: ModelSpec, training: TrainingSpec, layout: Layout) -> str:
+    """The parameter that says how much longer layers of this shape take than predicted, where runs
+    of such layers were measured."""
+    shape = f"h{model.decoder.hidden_size}/s{training.seq_len}/b{layout.micro_batch}"
+    return f"layer.{shape}/tp{layout.tp}/cp{layout.cp}/ep{layout.ep}"
+
+
 class StackModel:
     """Prices layouts of one training job on one cluster under one software stack.
 
@@ -117,7 +124,7 @@ class StackModel:
         s = self._builder.sharding(layout)
         groups = axes(layout)
         holdings = [self._builder.holdings(layout, i, s) for i in range(len(layout.stages))]
-        stages = [self._stage(layout, one, groups) for one in holdings]
+        stages = [self._stage(layout, i, one, groups) for i, one in enumerate(holdings)]
         step_s, breakdown = self._step(layout, stages, s, groups)
         memory = self.memory(layout, holdings)
         return self._prediction(layout, step_s, breakdown, memory)
@@ -127,7 +134,7 @@ class StackModel:
         s = self._builder.sharding(layout)
         groups = axes(layout)
         stages = [
-            self._stage(layout, self._builder.holdings(layout, i, s), groups)
+            self._stage(layout, i, self._builder.holdings(layout, i, s), groups)
             for i in range(len(layout.stages))
         ]
         return self._step(layout, stages, s, groups)[0]
@@ -137,7 +144,7 @@ class StackModel:
         s = self._builder.sharding(layout)
         groups = axes(layout)
         return tuple(
-            self._stage(layout, self._builder.holdings(layout, index, s), groups)
+            self._stage(layout, index, self._builder.holdings(layout, index, s), groups)
             for index in range(len(layout.stages))
         )
 
@@ -147,17 +154,31 @@ class StackModel:
         return _later(device_s, host_s, self.parameters["host.sharpness"])
 
     def _stage(
-        self, layout: Layout, holdings: tuple[Holding, ...], groups: dict[str, tuple[int, int]]
+        self,
+        layout: Layout,
+        index: int,
+        holdings: tuple[Holding, ...],
+        groups: dict[str, tuple[int, int]],
     ) -> StageTimes:
-        key = (holdings, tuple(groups.values()), layout.zero, layout.reshard_after_forward)
+        last = len(layout.stages) - 1
+        neighbours = 0 if layout.pp == 1 else (index > 0) + (index < last)
+        key = (
+            holdings, tuple(groups.values()), layout.zero, layout.reshard_after_forward,
+            layout.micro_batch, neighbours,
+        )  # fmt: skip
         found = self._stages.get(key)
         if found is None:
-            found = self._stages[key] = self._price_stage(layout, holdings, groups)
+            found = self._stages[key] = self._price_stage(layout, holdings, groups, neighbours)
         return found
 
     def _price_stage(
-        self, layout: Layout, holdings: Sequence[Holding], groups: dict[str, tuple[int, int]]
+        self,
+        layout: Layout,
+        holdings: Sequence[Holding],
+        groups: dict[str, tuple[int, int]],
+        neighbours: int,
     ) -> StageTimes:
+        """``neighbours``: stages that this one exchanges messages with."""
         pricer = WorkPricer(self._rates, self._links, groups, self._hidden)
         forward = d_input = d_weight = again = Seconds()
         shards = [0.0, 0.0]
@@ -170,10 +191,12 @@ class StackModel:
             if layout.zero >= 2:
                 exposed = self._sharded(layout, one, seconds, groups)
                 shards = [a + one.count * b for a, b in zip(shards, exposed, strict=True)]
+        measured = self.parameters.get(layer_name(self.model, self.training, layout), 1.0)
         sharpness = self.parameters["host.sharpness"]
         host_s = self.parameters["stack.host_s"] * self._waiting(groups["tp"][0])
         backward_s = d_input.total_s + d_weight.total_s + again.total_s + shards[1]
-        launched = (d_input.kernels + d_weight.kernels + again.kernels) * host_s
+        exchanged = neighbours * self.parameters["host.message_launches"]
+        launched = (d_input.kernels + d_weight.kernels + again.kernels + exchanged) * host_s
         stretch = _later(backward_s, launched, sharpness) / backward_s if backward_s else 1.0
         dense, experts = self._local_parameters(holdings)
         return StageTimes(
@@ -184,11 +207,12 @@ class StackModel:
             publish_s=self._publish_s(layout, dense, "shard", groups)
             + self._publish_s(layout, experts, "expert_shard", groups),
             optimizer_s=self._optimizer_s(layout, dense, experts),
-            forward_s=_later(
-                forward.total_s + shards[0], forward.kernels * host_s, sharpness
+            forward_s=measured
+            * _later(
+                forward.total_s + shards[0], (forward.kernels + exchanged) * host_s, sharpness
             ),
-            backward_input_s=(d_input.total_s + again.total_s + shards[1]) * stretch,
-            backward_weight_s=d_weight.total_s * stretch,
+            backward_input_s=(d_input.total_s + again.total_s + shards[1]) * stretch * measured,
+            backward_weight_s=d_weight.total_s * stretch * measured,
         )  # fmt: skip
 
     def _waiting(self, tp: int) -> float:
@@ -359,22 +383,25 @@ class StackModel:
         total = {"forward": 0.0, "backward": 0.0, "again": 0.0, "tp": 0.0, "cp": 0.0, "ep": 0.0}
         dp = dp_comm_s
         for one in own:
-            total["forward"] += count * one.forward.compute_s
-            total["backward"] += count * (
-                one.backward_input.compute_s + one.backward_weight.compute_s
-            )
-            total["again"] += count * one.again.compute_s
-            for part in (one.forward, one.backward_input, one.backward_weight, one.again):
-                total["tp"] += count * part.tp_s
-                total["cp"] += count * part.cp_s
-                total["ep"] += count * part.ep_s
-            dp += count * (one.forward_shards_s + one.backward_shards_s)
-            # What the host was late with counts where it shows.
-            device_s = one.forward.total_s + one.forward_shards_s
-            total["forward"] += count * (one.forward_s - device_s)
-            device_s = one.backward_input.total_s + one.again.total_s + one.backward_shards_s
-            device_s += one.backward_weight.total_s
-            total["backward"] += count * (one.backward_input_s + one.backward_weight_s - device_s)
+            back_s = one.backward_input_s + one.backward_weight_s
+            passes = (
+                (one.forward_s, one.forward_shards_s, {"forward": one.forward}),
+                (back_s, one.backward_shards_s, {
+                    "backward": one.backward_input.plus(one.backward_weight), "again": one.again,
+                }),
+            )  # fmt: skip
+            for whole_s, shards_s, parts in passes:
+                device_s = shards_s + sum(part.total_s for part in parts.values())
+                # What the host was late with counts as computing, what a measured layer saves is
+                # saved everywhere.
+                scale = count * min(1.0, whole_s / device_s) if device_s else 0.0
+                for name, part in parts.items():
+                    total[name] += scale * part.compute_s
+                    total["tp"] += scale * part.tp_s
+                    total["cp"] += scale * part.cp_s
+                    total["ep"] += scale * part.ep_s
+                dp += scale * shards_s
+                total[next(iter(parts))] += max(0.0, count * whole_s - scale * device_s)
         pp_s = 2 * message_s * (layout.pp > 1) * layout.vpp
         shares = {
             "compute_forward": total["forward"],

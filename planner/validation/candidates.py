@@ -262,6 +262,11 @@ def _recomputes(case: Case) -> list[Recompute]:
     else:
         policies = _default(case, "recompute") or ["none", "selective", "full"]
     names = _known(modules or tuple(case.defaults.get("recompute_modules") or ()))
+    if not names and policies == ["none", "selective", "full"]:
+        cheap = ("norm", "moe_act" if _experts(case) else "mlp_act")
+        sets: list[Any] = [None, _known(cheap), _known((*cheap, "mlp"))]
+        selective = [Recompute(policy="selective", modules=some) for some in sets]
+        return [Recompute(), *selective, Recompute(policy="full")]
     return [
         Recompute(policy=policy, modules=(names or None) if policy == "selective" else None)
         for policy in policies

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_models.stacks.fit import Fit, Free, Observation, fit
-from shardwright.cost_models.stacks.step import StackModel
+from shardwright.cost_models.stacks.step import StackModel, layer_name
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.stacks import (
     GENERIC,
@@ -31,11 +31,10 @@ from shardwright.hardware_profiles.stacks import (
     priors,
     stack_parameters,
 )
-from shardwright.planner.validation.choose import Pricer
+from shardwright.planner.validation.choose import Pricer, choose
 from shardwright.planner.validation.results import Job
 from shardwright.planner.validation.rows import Row
 from shardwright.specs import (
-    InputError,
     Layout,
     ModelSpec,
     ShardwrightError,
@@ -50,6 +49,10 @@ _FEW = 40
 """Up to so many rows are a calibration; more are a study."""
 _OPEN_WEIGHT = 0.4
 """Of a run whose layout is only partly known."""
+_LAYER_SPREAD = 0.08
+"""How far equal layers are off together, of the logarithm: the median model error of a shape."""
+_WITHIN_LAYER = 0.04
+"""How far runs of equal layers scatter around that."""
 _KNOWN_CLOCK_SPREAD = 0.03
 """A fitted clock may still differ on another site by about so much."""
 
@@ -160,6 +163,7 @@ class StackStudy:
                 "clock_population": _centre(
                     list(clocks.values()) or [base.clock_population[0]], is_fraction=False
                 ),
+                "layers": self._layers(z, kept),
                 "num_runs": {
                     scope.removeprefix("stack:"): count
                     for scope, count in sorted(seen.items())
@@ -167,6 +171,25 @@ class StackStudy:
                 },
             }
         )
+
+
+    def _layers(
+        self, z: NDArray[np.float64], kept: NDArray[np.bool_]
+    ) -> dict[str, dict[str, float]]:
+        """What is left over in runs of equal layers, shrunk by how few they are."""
+        assert self._made is not None
+        jobs, found, result = self._made
+        left = result.measured - result.predicted - result.jacobian @ (z - result.z)
+        groups: dict[tuple[str, str], list[float]] = {}
+        for job, one, residual, is_kept in zip(jobs, found, left, kept, strict=True):
+            if is_kept and len(job.layouts) == 1:
+                name = layer_name(job.case.model, job.case.training, one.layout)
+                groups.setdefault((job.case.software.framework, name), []).append(residual)
+        layers: dict[str, dict[str, float]] = {}
+        for (stack, name), residuals in groups.items():
+            share = len(residuals) / (len(residuals) + (_WITHIN_LAYER / _LAYER_SPREAD) ** 2)
+            layers.setdefault(stack, {})[name] = math.exp(share * statistics.median(residuals))
+        return layers
 
 
 def _by_prefix(
@@ -213,7 +236,7 @@ def observations(jobs: Sequence[Job], pricer: StackPricer) -> list[tuple[Job, Ob
         try:
             if key not in models:
                 models[key] = pricer(case.model, case.training, case.profile, case.software)
-            layout = _likeliest(models[key], job.layouts)
+            layout = _likeliest(models[key], job)
         except ShardwrightError:
             continue
         device = device_key(case.profile.devices.accelerator)
@@ -239,23 +262,12 @@ _LARGE = 150.0
 """Runs of one stack up to which each counts in full."""
 
 
-def _likeliest(model: StackModel, layouts: Sequence[Layout]) -> Layout:
-    """The cheapest that fits, else the one that needs the least memory."""
-    if len(layouts) == 1:
-        model.step_time_s(layouts[0])
-        return layouts[0]
-    ranked = []
-    for number, layout in enumerate(layouts):
-        try:
-            peak = max(part.total_bytes for part in model.memory(layout))
-            fits = peak <= model.capacity_bytes
-            cost = model.step_time_s(layout) if fits else float(peak)
-        except ShardwrightError:
-            continue
-        ranked.append((not fits, cost, number))
-    if not ranked:
-        raise InputError("none of the layouts can be priced")
-    return layouts[min(ranked)[2]]
+def _likeliest(model: StackModel, job: Job) -> Layout:
+    """The cheapest that fits, as `validation.choose` takes it."""
+    if len(job.layouts) == 1 and not job.spares:
+        model.step_time_s(job.layouts[0])
+        return job.layouts[0]
+    return choose(model, job.layouts, job.spares).layout
 
 
 def _all_free(found: Sequence[Observation]) -> list[Free]:

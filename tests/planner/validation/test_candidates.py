@@ -163,7 +163,7 @@ class TestExperts:
 class TestRecompute:
     def test_open_policies_and_the_stacks(self) -> None:
         open_ones = [entry.policy for entry in policies(parallel={"recompute": None})]
-        assert open_ones == ["none", "selective", "full"]
+        assert open_ones == ["none", "selective", "selective", "selective", "full"]
         known = policies({"recompute": "none"}, parallel={"recompute": None})
         assert [entry.policy for entry in known] == ["none"]
 
