@@ -6,7 +6,7 @@ of a layer run in order; the backward pass runs them in reverse.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
@@ -107,18 +107,3 @@ class Part:
     @property
     def saved_bytes(self) -> float:
         return self.internal_bytes + self.output_bytes
-
-
-def scaled(part: Part, factor: float) -> Part:
-    """The part of a block that runs ``factor`` times."""
-    return replace(
-        part,
-        forward=part.forward * int(factor),
-        backward_input=part.backward_input * int(factor),
-        backward_weight=part.backward_weight * int(factor),
-        internal_bytes=part.internal_bytes * factor,
-        output_bytes=part.output_bytes * factor,
-        parameters=part.parameters * factor,
-        expert_parameters=part.expert_parameters * factor,
-        adapters=part.adapters * factor,
-    )
