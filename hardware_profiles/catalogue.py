@@ -23,8 +23,10 @@ over a ring's, for a full node or domain; absent where there are none |
 `AcceleratorSpec`'s usable memory already |
 | ``memory.first_communicator_bytes``, ``memory.communicator_bytes`` | B | device memory of the \
 first process group, and of each further one |
-| ``memory.fragmentation_fraction``, ``memory.most_fragmentation_fraction`` | 1 | what the \
-allocator loses, over what tensors take up: usually, and at most; ``memory.expandable_...``: with \
+| ``memory.fragmentation_fraction`` | 1 | our own runtime's margin for the allocator |
+| ``memory.allocator_fraction``, ``memory.most_allocator_fraction`` | 1 | what other software's \
+allocator loses, over what tensors take up: usually, and at most |
+| ``memory.expandable_fraction``, ``memory.most_expandable_fraction`` | 1 | the same with \
 expandable segments |
 | ``memory.central_ratio``, ``memory.high_ratio`` | 1 | measured over predicted peak: median, 90th \
 percentile |

@@ -64,10 +64,11 @@ class StackMemory:
     """Prices memory from the holdings of each virtual stage.
 
     Reads of ``parameters``: ``memory.context_bytes``; ``memory.first_communicator_bytes`` and
-    ``memory.communicator_bytes``; ``memory.fragmentation_fraction`` and
-    ``memory.most_fragmentation_fraction``, of the native allocator (``memory.expandable_...`` of
-    expandable segments); and ``memory.central_ratio`` and ``memory.high_ratio``, the median and the
-    90th percentile of measured over predicted peaks.
+    ``memory.communicator_bytes``; ``memory.allocator_fraction`` and
+    ``memory.most_allocator_fraction``, what the native allocator loses over what tensors take up
+    (``expandable`` in place of ``allocator``: with expandable segments);
+    ``memory.central_ratio`` and ``memory.high_ratio``, the median and the 90th percentile of
+    measured over predicted peaks.
     """
 
     def __init__(
@@ -75,9 +76,9 @@ class StackMemory:
     ) -> None:
         self._training, self._parameters = training, parameters
         self._facts = memory_facts(software.framework)
-        allocator = "" if software.allocator == "native" else "expandable_"
-        self._margin = parameters.get(f"memory.{allocator}fragmentation_fraction", 0.0)
-        most = parameters.get(f"memory.{allocator}most_fragmentation_fraction", self._margin)
+        name = "allocator" if software.allocator == "native" else "expandable"
+        self._margin = parameters.get(f"memory.{name}_fraction", 0.0)
+        most = parameters.get(f"memory.most_{name}_fraction", self._margin)
         self._more_margin = max(0.0, most - self._margin)
         own_context = parameters.get("memory.context_bytes", 0.0)
         stated = self._facts.context_bytes

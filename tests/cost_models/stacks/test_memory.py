@@ -263,7 +263,7 @@ class TestReadings:
         )
         parameters = model.parameters
         assert reserved == pytest.approx(
-            tensors * (1 + parameters["memory.fragmentation_fraction"]), rel=1e-9
+            tensors * (1 + parameters["memory.allocator_fraction"]), rel=1e-9
         )
         fixed = parameters["memory.first_communicator_bytes"] + parameters["memory.context_bytes"]
         fixed += parameters["memory.communicator_bytes"]  # the world, and dp
