@@ -67,7 +67,12 @@ def main() -> None:
     told = [row for row in rows if isinstance(row, Row) and (row.is_oom or row.peak_memory_bytes)]
     readings, skipped = _read(prepare(told, maker))
     _say("# Peak memory: predicted against measured\n")
-    _say("Written by `benchmarks/memory_errors.py`; errors are predicted / measured - 1.\n")
+    _say(
+        "Written by `benchmarks/memory_errors.py`; errors are predicted / measured - 1.\n\n"
+        '"Left out" refits the share that the allocator loses without the stack\'s own rows.'
+        " What a stack keeps\n(`stack_memory.json`) was read from its source or inferred with these"
+        " rows in view, so neither column\nis a test on runs that nobody had seen.\n"
+    )
     _print_errors([one for one in readings if one.row.peak_memory_bytes])
     _print_verdicts(readings)
     _print_refused(prepare([row for row in rows if isinstance(row, Row)], maker))
