@@ -170,8 +170,8 @@ class TestRecompute:
     @pytest.mark.parametrize(
         ("defaults", "stated", "expected"),
         [
-            ({"recompute": "none"}, None, ["selective", "full"]),
-            ({"recompute": ["none", "selective"]}, None, ["full"]),
+            ({"recompute": "none"}, None, ["selective", "selective", "selective", "full"]),
+            ({"recompute": ["none", "selective"]}, None, ["selective", "selective", "full"]),
             ({"recompute": "none"}, "none", []),
             ({}, None, []),
         ],
@@ -205,7 +205,7 @@ class TestRecompute:
 
     def test_a_remark_without_modules_says_nothing(self) -> None:
         remark = {"recompute": None, "other": "No recompute."}
-        assert len(policies(parallel=remark)) == 3
+        assert len(policies(parallel=remark)) == 5
 
 
 class TestOthers:
@@ -233,4 +233,4 @@ class TestOthers:
     def test_the_order_is_always_the_same(self) -> None:
         changes = {"recompute": None, "zero": None, "sequence_parallel": None}
         assert layouts(parallel=changes) == layouts(parallel=changes)
-        assert len(layouts(parallel=changes)) == 12
+        assert len(layouts(parallel=changes)) == 20
