@@ -159,7 +159,9 @@ def _matrices(parts: Sequence[Part]) -> Matrices:
             if isinstance(op, Product) and part.parameters + part.expert_parameters:
                 totals[at] += op.batch * op.m * op.n
                 totals[at + 1] += op.batch * (op.m + op.n)
-    return Matrices(*totals, sum(part.table_sides for part in parts))
+    tables = sum(part.table_sides for part in parts)
+    dense, sides, expert, expert_sides = totals
+    return Matrices(dense, sides, expert, expert_sides, tables)
 
 
 def _flat(groups: Iterable[tuple[Operation, ...]]) -> tuple[Operation, ...]:

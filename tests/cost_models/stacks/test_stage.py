@@ -296,7 +296,8 @@ class TestWhatIsTrained:
         assert len(frozen) > 2
         for one in frozen:
             assert one.work.forward
-            assert not (one.work.backward_input or one.work.backward_weight or one.work.again)
+            backward = (one.work.backward_input, one.work.backward_weight, one.work.again)
+            assert not any(backward)
         trained = sum(one.count * one.work.parameters for one in held if not one.frozen)
         projector = (1024 + 1) * 4096 + (4096 + 1) * 4096
         assert trained == model.decoder.num_parameters + projector

@@ -49,7 +49,7 @@ def test_channels_and_heads_are_split(fields: dict[str, Any]) -> None:
 def scan_flops(fields: dict[str, Any], **cut: Any) -> float:
     one = block(fields)
     projections = 2 * 64 * 64 * (one.input_size + one.inner_size) / cut.get("tp", 1)
-    return product_flops(forward(state_space(one, sharding(**cut)))) - projections
+    return product_flops(forward(state_space(one, sharding(**cut)))) - float(projections)
 
 
 def test_mamba_selects_by_two_thin_products_and_scans_without() -> None:
