@@ -1,0 +1,1 @@
+"""Plans for other software: what it takes, and what it refuses."""
