@@ -19,7 +19,7 @@ from shardwright.specs.ranges import (
     Rank,
     SequenceCount,
 )
-from shardwright.specs.rules import Violation, model_violations
+from shardwright.specs.rules import Violation, model_violations, precision_violations
 from shardwright.specs.training import TrainingSpec
 from shardwright.specs.world import WorldSize, divisors, nearest, split_evenly
 
@@ -220,6 +220,7 @@ class Layout(Spec):
             *model_violations(self, model, training),
             *self._zero_violations(),
             *self._offload_violations(),
+            *precision_violations(cluster, training),
         ]
 
     def _world_violations(self, cluster: ClusterSpec) -> list[Violation]:

@@ -29,9 +29,10 @@ from shardwright.specs.bodies import (
 from shardwright.specs.world import divisors, nearest
 
 if TYPE_CHECKING:
+    from shardwright.specs.cluster import ClusterSpec
     from shardwright.specs.layout import Layout
     from shardwright.specs.model import ModelSpec, Tower
-    from shardwright.specs.training import TrainingSpec
+    from shardwright.specs.training import DType, TrainingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,33 @@ def model_violations(layout: Layout, model: ModelSpec, training: TrainingSpec) -
             ]
         )
     )
+
+
+def precision_violations(cluster: ClusterSpec, training: TrainingSpec) -> list[Violation]:
+    """Dtypes of the precision that some accelerator of the cluster does not have.
+
+    A processor computes in any of them, and units for bf16 take fp16 too.
+    """
+    dtypes, found = training.dtypes, []
+    for group in cluster.groups:
+        device = group.accelerator
+        own: set[DType] = set(device.peak_flops_per_s)
+        if device.vendor == "cpu":
+            continue
+        own |= {"fp32", "fp64"}
+        if "bf16" in own:
+            own.add("fp16")
+        missing = dict.fromkeys(d for d in (dtypes.parameter, dtypes.matmul) if d not in own)
+        valid = sorted(own & {"bf16", "fp16"})
+        found += [
+            Violation(
+                "precision",
+                f"precision = {training.precision} needs {dtype}, which {device.name} lacks",
+                f"precision = {valid[0] if valid else 'fp32'}",
+            )
+            for dtype in missing
+        ]
+    return list(dict.fromkeys(found))
 
 
 def num_experts_of(model: ModelSpec) -> tuple[int, ...]:

@@ -17,12 +17,13 @@ from shardwright.specs import (
     MoeBlock,
     NormBlock,
     PatchEmbeddingBlock,
+    Precision,
     Recompute,
     ResidualBranch,
     StateSpaceBlock,
     Tower,
 )
-from shardwright.specs.rules import num_experts_of, recompute_modules_of
+from shardwright.specs.rules import num_experts_of, precision_violations, recompute_modules_of
 from tests.specs.small import cluster, model, training
 
 NORM = NormBlock(type="rms_norm", hidden_size=16, bias=False, epsilon=1e-5)
@@ -145,3 +146,25 @@ def test_what_a_model_has() -> None:
     assert recompute_modules_of(EXPERTS) == {
         "norm", "core_attn", "attn_proj", "mla_up_proj", "moe", "moe_act", "shared_experts",
     }  # fmt: skip
+
+
+def test_a_precision_needs_units_of_its_dtype_on_every_accelerator() -> None:
+    def refused(precision: str, *dtypes: str, vendor: str = "NVIDIA") -> bool:
+        own = cluster()
+        device = own.accelerator.model_copy(
+            update={"peak_flops_per_s": dict.fromkeys(dtypes, 1e12), "vendor": vendor}
+        )
+        group = own.groups[0].model_copy(update={"accelerator": device})
+        job = training().model_copy(update={"precision": Precision(precision)})
+        found = precision_violations(own.model_copy(update={"groups": (group,)}), job)
+        assert all(one.rule == "precision" and device.name in one.problem for one in found)
+        return bool(found)
+
+    assert refused("bf16", "fp32", "fp16"), "a V100"
+    assert not refused("fp16", "fp32", "fp16")
+    assert not refused("fp16", "bf16"), "units for bf16 take fp16"
+    assert refused("fp8-tensor", "bf16", "fp16"), "an A100"
+    assert not refused("fp8-tensor", "bf16", "fp8")
+    assert refused("nvfp4", "bf16", "fp8")
+    assert not refused("fp32", "fp16")
+    assert not refused("bf16", "fp32", vendor="cpu"), "a processor computes in any"
