@@ -248,3 +248,12 @@ def test_links_through_the_host() -> None:
     assert catalogue.host_links(l40s, direct=True).bandwidth_bytes_per_s == 31e9
     with pytest.raises(InputError, match="through their host"):
         catalogue.host_links(catalogue.accelerator_entry("b300-sxm-288gb"))
+
+
+def test_fp8_of_an_accelerator_is_near_its_own_bf16_and_not_near_that_of_others() -> None:
+    """An MI300X reaches half of its peak in bf16; where fp8 was not measured, likewise."""
+    for node in ("hgx-mi300x", "hgx-mi355x", "dgx-h200", "dgx-b200"):
+        group = catalogue.node(node)
+        values = {p.name: p.value for p in catalogue.parameters_for(group)}
+        ratio = values["matmul_efficiency.fp8"] / values["matmul_efficiency.bf16"]
+        assert 0.85 < ratio < 1.05, node
