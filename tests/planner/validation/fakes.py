@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwright.hardware_profiles.profile import HardwareProfile
+from shardwright.planner.validation.choose import Pricer
+from shardwright.planner.validation.results import Job, evaluate
 from shardwright.specs import (
     Breakdown,
     Layout,
@@ -77,3 +81,58 @@ class FakePricer:
         /,
     ) -> FakePredictor:
         return FakePredictor(model, training, self.price)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleFitter:
+    """One number per stack: the median of measured over predicted step time.
+
+    A stack that was not seen takes the median of the stacks' numbers. It is the plainest thing that
+    can be learned.
+    """
+
+    base: Pricer
+
+    def fit(self, jobs: Sequence[Job]) -> Pricer:
+        ratios: dict[str, list[float]] = defaultdict(list)
+        for job, result in zip(jobs, evaluate(jobs, self.base), strict=True):
+            if result.ratio is not None:
+                ratios[job.case.software.framework].append(1 / result.ratio)
+        scales = {stack: statistics.median(values) for stack, values in ratios.items()}
+        return _ScaledPricer(self.base, scales, statistics.median(scales.values() or [1.0]))
+
+
+@dataclass(frozen=True, slots=True)
+class _ScaledPricer:
+    base: Pricer
+    scales: Mapping[str, float]
+    otherwise: float
+
+    def __call__(
+        self,
+        model: ModelSpec,
+        training: TrainingSpec,
+        profile: HardwareProfile,
+        software: SoftwareSpec,
+        /,
+    ) -> FakePredictor:
+        scale = self.scales.get(software.framework, self.otherwise)
+        base = self.base(model, training, profile, software)
+
+        def price(_: ModelSpec, layout: Layout) -> Prediction:
+            return scaled(base.predict(layout), scale)
+
+        return FakePredictor(model, training, price)
+
+
+def scaled(found: Prediction, scale: float) -> Prediction:
+    """The same prediction with every second of the step times ``scale``."""
+    low_s, high_s = found.step_time_band_s
+    step_s = found.step_time_s * scale
+    return found.model_copy(
+        update={
+            "step_time_s": step_s,
+            "step_time_band_s": (low_s * scale, high_s * scale),
+            "breakdown": Breakdown(compute_forward=step_s),
+        }
+    )

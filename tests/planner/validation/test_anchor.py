@@ -4,8 +4,8 @@ import pytest
 
 from shardwright.planner.validation import anchor
 from shardwright.planner.validation.anchor import AnchorScore, anchor_scores, choices, over_stacks
-from shardwright.planner.validation.pricers import ScaleFitter
 from shardwright.planner.validation.results import evaluate
+from tests.planner.validation.fakes import ScaleFitter
 from tests.planner.validation.test_pricers import TWO_SECONDS, jobs, measured
 
 

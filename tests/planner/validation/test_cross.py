@@ -6,9 +6,9 @@ import pytest
 
 from shardwright.planner.validation.choose import Pricer
 from shardwright.planner.validation.cross import HOLD_OUTS, HoldOut, folds, held_out
-from shardwright.planner.validation.pricers import ScaleFitter
 from shardwright.planner.validation.results import Job, Skip
 from tests.planner.validation import rows
+from tests.planner.validation.fakes import ScaleFitter
 from tests.planner.validation.test_pricers import TWO_SECONDS, jobs, measured
 
 ROWS = jobs(
