@@ -1,0 +1,432 @@
+"""Which layouts there are on a software stack, exactly how many, and which obey the rules.
+
+The space is a product over grids (every tp x cp x pp x dp that uses the whole world and every
+micro-batch that divides the global batch), cuts (sequence parallelism, the kind of context
+parallelism, every ep that divides the experts, every etp that divides tp), ZeRO stages, recompute
+policies, pipelines (schedule and vpp) and ways to split the layers over stages. Rules depend on few
+of these at a time, so that products are counted without being listed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, TypeVar
+
+from shardwright.planner.layout_text import (
+    CP_KINDS,
+    DEGREES,
+    SHARD_DEGREES,
+    normalise_choices,
+    unknown_name,
+)
+from shardwright.planner.layout_text import SCHEDULES as ALL_SCHEDULES
+from shardwright.planner.layouts import boundaries_of, layout_of
+from shardwright.planner.problem import ChoiceValue, Constraints, Problem
+from shardwright.planner.stacks.choices import SPLITS, Cut, Grid, Pipeline
+from shardwright.specs import InputError, ScheduleName, Violation
+from shardwright.specs.layout import is_too_long, vpp_problems
+from shardwright.specs.rules import num_experts_of, recompute_modules_of
+from shardwright.specs.world import dense_grids, divisors
+
+SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipev")
+"""GPipe is searched only where it is fixed: 1F1B has its bubble and needs less memory."""
+CHEAP_MODULES = ("norm", "mlp_act", "moe_act", "mla_up_proj")
+"""Recomputed together as one policy: little work for many bytes (Korthikanti et al. 2022,
+DeepSeek-V3)."""
+CONSTANT: dict[str, ChoiceValue] = {
+    "loss_chunks": 1, "reshard_after_forward": True, "compile": False, "offload": "none",
+    "rank_order": "tp-cp-dp-pp",
+}  # fmt: skip
+"""Choices that have one value in the space, unless another is fixed."""
+
+T = TypeVar("T", bound=ChoiceValue)
+Test = Callable[[ChoiceValue], bool]
+
+
+def _is(unwanted: ChoiceValue, given: ChoiceValue) -> bool:
+    return given == unwanted
+
+
+def _is_not(plain: ChoiceValue, given: ChoiceValue) -> bool:
+    return given != plain
+
+
+_PLAIN: dict[str, ChoiceValue] = {
+    **dict.fromkeys(DEGREES, 1), "sequence_parallel": False, "recompute": "none", "zero": 0,
+    "offload": "none", "compile": False, "loss_chunks": 1,
+}  # fmt: skip
+
+
+FORBIDDABLE: dict[str, tuple[str, Test]] = {
+    **{name: (name, partial(_is_not, plain)) for name, plain in _PLAIN.items()},
+    "sp": ("sequence_parallel", partial(_is, True)),
+    **{f"zero{zero}": ("zero", partial(_is, zero)) for zero in range(4)},
+    **{name: ("schedule", partial(_is, name)) for name in ALL_SCHEDULES},
+    **{name: ("cp_kind", partial(_is, name)) for name in CP_KINDS},
+}
+"""What can be forbidden by name: the choice, and which of its values go."""
+
+
+@dataclass(frozen=True)
+class StackSpace:
+    """The layouts of a problem that its constraints leave open.
+
+    Raises:
+        InputError: on first use of what depends on it, a constraint that names nothing, or
+            constraints that leave no layout at all.
+    """
+
+    problem: Problem
+    constraints: Constraints
+
+    # What is open
+
+    @cached_property
+    def fixed(self) -> dict[str, ChoiceValue]:
+        """What the user fixed, without ``stages``."""
+        fixed = normalise_choices(self.constraints.fixed)
+        fixed.pop("stages", None)
+        return fixed
+
+    @cached_property
+    def fixed_boundaries(self) -> tuple[int, ...] | None:
+        """The boundaries that the user fixed, if any."""
+        stops = normalise_choices(self.constraints.fixed).get("stages")
+        return boundaries_of(stops, self.problem) if isinstance(stops, tuple) else None
+
+    @cached_property
+    def _tests(self) -> list[tuple[str, Test]]:
+        found: list[tuple[str, Test]] = []
+        for name in sorted(self.constraints.forbidden):
+            field, equals, value = name.partition("=")
+            if equals:
+                (key, unwanted), = normalise_choices({field: value}).items()  # fmt: skip
+                if key == "stages":
+                    raise InputError("boundaries cannot be forbidden", fix="fix them instead")
+                found.append((key, partial(_is, unwanted)))
+            elif name in FORBIDDABLE:
+                found.append(FORBIDDABLE[name])
+            else:
+                raise unknown_name(name, FORBIDDABLE, what="choice that can be forbidden")
+        return found
+
+    def allowed(self, name: str, values: Sequence[T]) -> list[T]:
+        """Those of the values that the constraints leave."""
+        left = [value for value in values if self.fixed.get(name, value) == value]
+        tests = [test for key, test in self._tests if key == name]
+        return [value for value in left if not any(test(value) for test in tests)]
+
+    @cached_property
+    def others(self) -> dict[str, Any]:
+        """Fields of every layout that are not searched, as `Layout.of` takes them."""
+        found: dict[str, Any] = {}
+        for name, plain in CONSTANT.items():
+            value = self.fixed.get(name, plain)
+            if not self.allowed(name, [value]):
+                self._refuse_nothing()
+            if value != plain:
+                found[name] = tuple(str(value).split("+")) if name == "offload" else value
+        return found | {name: self.fixed[name] for name in SHARD_DEGREES if name in self.fixed}
+
+    @cached_property
+    def recomputes(self) -> list[str]:
+        """Recompute policies in the order of what they compute again."""
+        if "recompute" in self.fixed:
+            return self.allowed("recompute", [str(self.fixed["recompute"])])
+        known = recompute_modules_of(self.problem.model)
+        cheap = [module for module in CHEAP_MODULES if module in known]
+        policies = ["none"]
+        if self.problem.software.attention_kernel == "math" and "core_attn" in known:
+            policies.append("selective")
+        # Norms are everywhere; alone they are not worth a policy.
+        if len(cheap) > 1:
+            policies.append("selective:" + "+".join(cheap))
+        return self.allowed("recompute", [*policies, "full"])
+
+    @cached_property
+    def grids(self) -> tuple[Grid, ...]:
+        """Every grid and micro-batch that the constraints leave, whether or not by the rules."""
+        batch = self.problem.training.global_batch
+        given = self.fixed.get("micro_batch")
+        sizes = self.allowed("micro_batch", divisors(batch))
+        if given is not None and not sizes and given not in divisors(batch):
+            sizes = [int(str(given))]
+        found = []
+        for tp, cp, pp, dp in self._ranks():
+            for size in sizes:
+                count = max(1, batch // (dp * size))
+                if self.allowed("num_microbatches", [count]):
+                    found.append(Grid(tp, cp, pp, dp, size, count))
+        if not found or not self.recomputes:
+            self._refuse_nothing()
+        found = [grid for grid in found if self.pipelines(grid.pp) and self.zeros(grid)]
+        if not found:
+            self._refuse_nothing()
+        return tuple(found)
+
+    def _ranks(self) -> Iterator[tuple[int, int, int, int]]:
+        all_ranks = [
+            (one.tp, one.cp, one.pp, one.dp)
+            for one in dense_grids(self.problem.world)
+            if one.pp <= self.problem.num_units
+        ]
+        open_values = {
+            name: set(self.allowed(name, sorted({ranks[i] for ranks in all_ranks})))
+            for i, name in enumerate(("tp", "cp", "pp", "dp"))
+        }
+        for name, values in open_values.items():
+            if not values and name in self.fixed:
+                raise self._no_such_value(name, sorted({
+                    ranks[("tp", "cp", "pp", "dp").index(name)] for ranks in all_ranks
+                }))  # fmt: skip
+        for ranks in all_ranks:
+            if all(value in open_values[name] for name, value in zip(
+                ("tp", "cp", "pp", "dp"), ranks, strict=True
+            )):  # fmt: skip
+                yield ranks
+
+    def cuts(self, grid: Grid) -> list[Cut]:
+        """Every cut of a grid that the constraints leave, whether or not by the rules."""
+        key = (grid.tp, grid.cp, grid.dp)
+        if key not in self._cuts:
+            self._cuts[key] = self._list_cuts(grid)
+        return self._cuts[key]
+
+    @cached_property
+    def _cuts(self) -> dict[tuple[int, ...], list[Cut]]:
+        return {}
+
+    def _list_cuts(self, grid: Grid) -> list[Cut]:
+        tp, cp, dp = grid.tp, grid.cp, grid.dp
+        experts = num_experts_of(self.problem.model)
+        eps = [ep for ep in divisors(math.gcd(*experts)) if ep <= tp * cp * dp] if experts else [1]
+        etps = divisors(tp) if experts else [1]
+        switches = [False, True] if tp > 1 else [False]
+        return [
+            Cut(parallel, kind, ep, etp)
+            for parallel in self.allowed("sequence_parallel", switches)
+            for kind in self.allowed("cp_kind", list(CP_KINDS) if cp > 1 else ["ring"])
+            for ep in self._allowed_or_fixed("ep", eps)
+            for etp in self._allowed_or_fixed("etp", etps)
+        ]
+
+    def _allowed_or_fixed(self, name: str, values: list[int]) -> list[int]:
+        """A fixed degree counts even where a rule forbids it, so that the rule is named."""
+        fixed = self.fixed.get(name)
+        return self.allowed(name, values if fixed is None else [int(str(fixed))])
+
+    def zeros(self, grid: Grid) -> list[int]:
+        """ZeRO stages: more than 0 only where there are copies to shard over."""
+        ranks = grid.tp * grid.cp * grid.dp
+        stages: list[int] = [0, 1, 2, 3] if ranks > grid.tp else [0]
+        return self.allowed("zero", stages)
+
+    def pipelines(self, pp: int) -> list[Pipeline]:
+        """Schedules with their vpp that the constraints leave for pp ranks."""
+        if pp not in self._pipelines:
+            found = [
+                one for one in self._list_pipelines(pp)
+                if self.allowed("schedule", [one.schedule]) != [] != self.allowed("vpp", [one.vpp])
+            ]  # fmt: skip
+            boundaries = self.fixed_boundaries
+            if boundaries is not None:
+                found = [one for one in found if one.vpp * pp == len(boundaries) + 1]
+            self._pipelines[pp] = found
+        return self._pipelines[pp]
+
+    @cached_property
+    def _pipelines(self) -> dict[int, list[Pipeline]]:
+        return {}
+
+    def _list_pipelines(self, pp: int) -> Iterator[Pipeline]:
+        if pp == 1:
+            yield Pipeline("none", 1)
+            return
+        layers = self.problem.num_layers
+        most = layers // pp
+        chunks = [v for v in divisors(math.ceil(layers / pp)) if 1 < v <= most]
+        if "vpp" in self.fixed:
+            chunks = [int(str(self.fixed["vpp"]))]
+        fixed = self.fixed.get("schedule")
+        names = SCHEDULES if fixed in (None, "none") else (str(fixed),)
+        for name, vpp in itertools.product(names, (1, 2, *(v for v in chunks if v > 2))):
+            fits = vpp == 1 or vpp <= most or vpp in chunks
+            listed = vpp in chunks if name == "interleaved-1f1b" else fits
+            if listed and not vpp_problems(ScheduleName(name), vpp):
+                yield Pipeline(name, vpp)
+
+    def splits(self, pipeline: Pipeline, pp: int) -> tuple[str, ...]:
+        """Ways to split the layers; one where there is nothing to split, or it is fixed."""
+        if pp * pipeline.vpp == 1 or self.fixed_boundaries is not None:
+            return SPLITS[:1]
+        return SPLITS
+
+    # What obeys the rules
+
+    def valid_cuts(self, grid: Grid) -> list[Cut]:
+        """Cuts of a grid that obey every rule on layers and experts."""
+        return [cut for cut in self.cuts(grid) if not self._cut_breaks(grid, cut)]
+
+    def valid_zeros(self, grid: Grid, cut: Cut) -> list[int]:
+        """ZeRO stages for which fixed shard degrees are possible."""
+        zeros = self.zeros(grid)
+        if not any(name in self.fixed for name in SHARD_DEGREES):
+            return zeros
+        copies = grid.dp * grid.cp
+        edp = copies * grid.tp // (cut.ep * cut.etp)
+        return [zero for zero in zeros if not self._shards_break(grid, cut, (copies, edp, zero))]
+
+    def _shards_break(self, grid: Grid, cut: Cut, key: tuple[int, int, int]) -> bool:
+        if key not in self._broken_shards:
+            found = self._rule_violations(grid, cut, key[-1])
+            self._broken_shards[key] = any("shard" in one.rule for one in found)
+        return self._broken_shards[key]
+
+    @cached_property
+    def _broken_shards(self) -> dict[tuple[int, int, int], bool]:
+        return {}
+
+    def valid_pipelines(self, grid: Grid) -> list[Pipeline]:
+        """Pipelines with a unit for every stage and a schedule short enough to be written out."""
+        units, count = self.problem.num_units, grid.num_microbatches
+        return [
+            one for one in self.pipelines(grid.pp)
+            if grid.pp * one.vpp <= units and not is_too_long(grid.pp * one.vpp, count)
+        ]  # fmt: skip
+
+    def breaks_batch(self, grid: Grid) -> bool:
+        """Whether micro-batches do not make up the global batch."""
+        per_step = grid.dp * grid.micro_batch * grid.num_microbatches
+        return per_step != self.problem.training.global_batch
+
+    @cached_property
+    def _broken_cuts(self) -> dict[tuple[object, ...], bool]:
+        return {}
+
+    def _cut_breaks(self, grid: Grid, cut: Cut) -> bool:
+        """Whether a rule on tensors, sequences or experts is broken; the rules do not see pp."""
+        chunked = grid.micro_batch if "loss_chunks" in self.fixed else 0
+        key = (grid.tp, grid.cp, chunked, cut.sequence_parallel, cut.cp_kind)
+        if key not in self._broken_cuts:
+            plain = cut._replace(ep=1, etp=1)
+            self._broken_cuts[key] = bool(self._rule_violations(grid, plain, None))
+        if self._broken_cuts[key]:
+            return True
+        experts = (grid.tp * grid.cp * grid.dp, cut.ep, cut.etp)
+        if experts not in self._broken_cuts:
+            plain = cut._replace(sequence_parallel=False, cp_kind="all_gather")
+            found = self._rule_violations(grid, plain, None)
+            self._broken_cuts[experts] = any("expert" in one.rule for one in found)
+        return self._broken_cuts[experts]
+
+    def _rule_violations(self, grid: Grid, cut: Cut, zero: int | None) -> list[Violation]:
+        """Broken rules but those of the batch and the stages. ``zero`` None: without sharding."""
+        choices: dict[str, ChoiceValue] = {
+            "tp": grid.tp, "cp": grid.cp, "dp": grid.dp, "micro_batch": grid.micro_batch,
+            "sequence_parallel": cut.sequence_parallel, "cp_kind": cut.cp_kind, "ep": cut.ep,
+            "etp": cut.etp, "recompute": str(self.fixed.get("recompute", "none")).split("/")[0],
+        }  # fmt: skip
+        choices |= {n: self.fixed[n] for n in ("loss_chunks", "offload") if n in self.fixed}
+        if zero is not None:
+            choices |= {n: self.fixed[n] for n in SHARD_DEGREES if n in self.fixed}
+            choices["zero"] = zero
+        layout = layout_of(self.problem, choices)
+        problem = self.problem
+        found = layout.violations(problem.model, problem.cluster, problem.training)
+        ignored = ("world_size", "batch", "schedule_length")
+        return [one for one in found if one.rule not in ignored]
+
+    # Counts
+
+    def num_leaves(self, grid: Grid, pipelines: Sequence[Pipeline]) -> int:
+        """Layouts below one cut and one ZeRO stage."""
+        splits = sum(len(self.splits(one, grid.pp)) for one in pipelines)
+        return len(self.recomputes) * splits
+
+    def num_layouts(self, grid: Grid) -> int:
+        """All layouts with this grid, by the rules or not."""
+        leaves = self.num_leaves(grid, self.pipelines(grid.pp))
+        return len(self.cuts(grid)) * len(self.zeros(grid)) * leaves
+
+    def num_valid(self, grid: Grid) -> int:
+        """Layouts with this grid that obey the rules."""
+        if self.breaks_batch(grid):
+            return 0
+        leaves = self.num_leaves(grid, self.valid_pipelines(grid))
+        if not leaves:
+            return 0
+        cuts = self.valid_cuts(grid)
+        if not any(name in self.fixed for name in SHARD_DEGREES):
+            return len(cuts) * len(self.zeros(grid)) * leaves
+        return leaves * sum(len(self.valid_zeros(grid, cut)) for cut in cuts)
+
+    @cached_property
+    def valid(self) -> tuple[Grid, ...]:
+        """Grids with a layout that obeys the rules."""
+        return tuple(grid for grid in self.grids if self.num_valid(grid))
+
+    @cached_property
+    def considered(self) -> int:
+        """Layouts in the space."""
+        return sum(self.num_layouts(grid) for grid in self.grids)
+
+    @cached_property
+    def num_by_the_rules(self) -> int:
+        """Layouts in the space that obey the rules."""
+        return sum(self.num_valid(grid) for grid in self.valid)
+
+    def violations(self) -> list[Violation]:
+        """The rules that the first choices break."""
+        choices = dict(normalise_choices(self.constraints.fixed))
+        grid = self.grids[0]
+        for name in ("tp", "cp", "pp", "dp", "micro_batch"):
+            choices.setdefault(name, getattr(grid, name))
+        pipelines = self.pipelines(grid.pp)
+        choices |= {"schedule": pipelines[0].schedule, "vpp": pipelines[0].vpp}
+        layout = layout_of(self.problem, choices)
+        problem = self.problem
+        return layout.violations(problem.model, problem.cluster, problem.training)
+
+    @property
+    def in_words(self) -> str:
+        """Which choices are open, for the certificate."""
+        experts = num_experts_of(self.problem.model)
+        parts = [
+            f"every tp x cp x pp x dp = {self.problem.world}",
+            *(["every ep that divides the experts and etp that divides tp"] if experts else []),
+            "sequence_parallel off or on, every cp_kind",
+            f"every micro_batch that divides {self.problem.training.global_batch} sequences",
+            "schedule " + ", ".join(SCHEDULES),
+            "every vpp that divides the layers of a rank, rounded up, and leaves a layer a stage",
+            "zero 0 to 3 over all copies",
+            "recompute " + " or ".join(self.recomputes) + " on all stages alike",
+            "stage boundaries balanced by priced time, or as even as possible",
+        ]
+        fixed = normalise_choices(self.constraints.fixed)
+        if fixed:
+            parts.append("fixed: " + ", ".join(f"{k} = {v}" for k, v in sorted(fixed.items())))
+        if self.constraints.forbidden:
+            parts.append("without " + ", ".join(sorted(self.constraints.forbidden)))
+        return "; ".join(parts)
+
+    def _no_such_value(self, name: str, values: Sequence[ChoiceValue]) -> InputError:
+        shown = ", ".join(str(value) for value in values[:12])
+        more = ", ..." if len(values) > 12 else ""
+        return InputError(
+            f"no layout has {name} = {self.fixed[name]}",
+            why=f"{name} is one of: {shown}{more}",
+            fix=f"fix {name} to one of these, or leave it open",
+        )
+
+    def _refuse_nothing(self) -> None:
+        forbidden = ", ".join(sorted(self.constraints.forbidden))
+        fixed = ", ".join(f"{k} = {v}" for k, v in sorted(self.fixed.items()))
+        without = f" without {forbidden}" if forbidden else ""
+        raise InputError(
+            f"nothing is left of the space{without}{f' with {fixed}' if fixed else ''}",
+            fix="forbid less, or fix less",
+        )
