@@ -47,6 +47,19 @@ class Holding:
     is_head: bool = False
 
 
+class Holdings(tuple[Holding, ...]):
+    """All that a virtual stage holds: known by its identity, so that looking up its price is cheap.
+
+    `StageBuilder` makes one for all stages that are equal.
+    """
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
 class ModelTower:
     """A tower with its layers numbered, so that equal layers are known as equal at once."""
 
@@ -90,7 +103,10 @@ class StageBuilder:
         dtypes = training.dtypes
         self._item_bytes = dtypes.parameter_bytes
         self._matmul_bytes = _operand_bytes(dtypes.matmul)
-        self._holdings: dict[object, tuple[Holding, ...]] = {}
+        self._known: dict[tuple[Holding, ...], Holdings] = {}
+        self._by_cut: dict[Sharding, dict[object, Holdings]] = {}
+        self._cut: Sharding | None = None
+        self._of_cut: dict[object, Holdings] = {}
 
     def sharding(self, layout: Layout) -> Sharding:
         """How the decoder's layers are cut."""
@@ -109,19 +125,25 @@ class StageBuilder:
         training = self._training
         return training.adapter_rank is not None or tower.spec.name in training.frozen_towers
 
-    def holdings(self, layout: Layout, index: int, s: Sharding) -> tuple[Holding, ...]:
-        """What a virtual stage runs, in order."""
+    def holdings(self, layout: Layout, index: int, s: Sharding) -> Holdings:
+        """What a virtual stage runs, in order; equal stages have the same object."""
+        if s is not self._cut:
+            self._cut, self._of_cut = s, self._by_cut.setdefault(s, {})
         stage, recompute = layout.stages[index], layout.recompute[index]
-        key = (stage.layers, stage.holds, recompute, s, layout.loss_chunks)
-        found = self._holdings.get(key)
+        key = (
+            stage.layers, stage.holds, recompute.policy, recompute.modules, recompute.num_layers,
+            layout.loss_chunks,
+        )  # fmt: skip
+        found = self._of_cut.get(key)
         if found is None:
-            found = self._holdings[key] = tuple(self._build(layout, stage, index, s))
+            built = tuple(self._build(layout, stage, index, s))
+            found = self._of_cut[key] = self._known.setdefault(built, Holdings(built))
         return found
 
     def _build(self, layout: Layout, stage: Stage, index: int, s: Sharding) -> Iterator[Holding]:
         recompute = layout.recompute[index]
         frozen = s.frozen
-        if index == 0:
+        if "embedding" in stage.holds:
             for tower in self._encoders:
                 yield from self._tower(tower, layout, self._tower_sharding(tower, s), index)
         memory = self._memory_tokens()
