@@ -58,7 +58,10 @@ class MemoryParts(Spec):
 
     @property
     def total_bytes(self) -> int:
-        return sum(int(getattr(self, name)) for name in type(self).model_fields)
+        return (
+            self.weights + self.gradients + self.optimizer_state + self.activations
+            + self.gathered_weights + self.transient + self.fixed
+        )  # fmt: skip
 
 
 class Prediction(Spec):
