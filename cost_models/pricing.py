@@ -18,9 +18,14 @@ def step_model(
     model: ModelSpec, training: TrainingSpec, profile: HardwareProfile, software: SoftwareSpec
 ) -> StepModel | StackModel:
     """The cost model of a job; both have ``predict(layout)``, ``memory(layout)``."""
-    if profile.curves and software.framework == "shardwright":
+    if is_own(profile, software):
         return StepModel(model, training, profile, software)
     return stack_model(model, training, profile, software)
+
+
+def is_own(profile: HardwareProfile, software: SoftwareSpec) -> bool:
+    """Whether our own layers run on hardware that they were measured on."""
+    return bool(profile.curves) and software.framework == "shardwright"
 
 
 def stack_model(
@@ -28,7 +33,12 @@ def stack_model(
 ) -> StackModel:
     """The job on a software stack of the catalogue, or on customary software of today."""
     parameters = stack_parameters(software.framework, profile)
+    return StackModel(model, usual_training(training, software), profile, software, parameters)
+
+
+def usual_training(training: TrainingSpec, software: SoftwareSpec) -> TrainingSpec:
+    """The training with what its software does where nothing is said."""
     usual = stack_facts(software.framework).defaults.gradient_dtype.get(training.precision)
-    if training.gradient_dtype is None and usual is not None:
-        training = training.model_copy(update={"gradient_dtype": usual})
-    return StackModel(model, training, profile, software, parameters)
+    if training.gradient_dtype is not None or usual is None:
+        return training
+    return training.model_copy(update={"gradient_dtype": usual})

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from shardwright.specs import ClusterSpec, Spec
+from shardwright.specs import ClusterSpec, SoftwareSpec, Spec
 from shardwright.specs.cluster import Provenance
 from shardwright.specs.ranges import MOST_DEVICES, Degree, PositiveSeconds, Seconds
 from shardwright.specs.training import DType
@@ -62,6 +62,8 @@ class Parameter(Spec):
     kind: Provenance
     fitted_from: str
     """Measurement, datasheet or paper."""
+    spread: Annotated[float, Field(gt=0, le=100)] | None = None
+    """Standard deviation of its logarithm (of its log-odds for fractions), where estimated."""
 
     @model_validator(mode="after")
     def _divisors_are_not_zero(self) -> Parameter:
@@ -89,6 +91,9 @@ class HardwareProfile(Spec):
     parameters: tuple[Parameter, ...] = ()
     num_ranks: Annotated[int, Field(ge=0, le=MOST_DEVICES)] = 0
     """Ranks that took part in the measurement; 0 for a catalogue entry."""
+    software: SoftwareSpec | None = None
+    """The software on whose runs it was calibrated: its parameters of software (``stack.*``,
+    ``layer.*``) and its band hold for that framework alone. Null: it speaks for none."""
 
     @property
     def tie_ratio(self) -> float:

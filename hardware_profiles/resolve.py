@@ -5,7 +5,7 @@
 | ``dgx-h100``, ``dgx-h100:16`` | a node type of the catalogue, and how many |
 | ``h100-sxm5-80gb:8x16,inter=400GB/s`` | 8 devices a node, 16 nodes; options ``memory`` (per \
 device), ``intra`` (per device and direction), ``inter`` (per node and direction) |
-| ``profile.json``, ``my.toml`` | a measured profile, or a cluster (`ClusterSpec`), as a file |
+| ``profile.json``, ``my.toml`` | a measured or calibrated profile, or a cluster (`ClusterSpec`) |
 | ``local`` | this machine, if it needs no measuring |
 """
 
@@ -64,12 +64,47 @@ def resolve_cluster(
     return _catalogue_profile(group, f"catalogue: {text}")
 
 
+def catalogue_profile(cluster: ClusterSpec, source: str) -> HardwareProfile:
+    """A profile without curves: the catalogue's parameters for these nodes."""
+    return HardwareProfile(
+        provenance=ProfileProvenance(created_at=CATALOGUE_DATE, host=source, software={}),
+        devices=cluster,
+        parameters=catalogue.parameters_for(cluster.groups[0]),
+    )
+
+
+def resized(
+    profile: HardwareProfile,
+    *,
+    gpus: int | None = None,
+    nodes: int | None = None,
+    what: str = "the profile",
+) -> HardwareProfile:
+    """As many of a profile's nodes as wanted.
+
+    ``what``: the profile in words.
+
+    Raises:
+        InputError: other devices than it has are wanted, and its curves were measured on them, they
+            are of several types, or they fill no whole nodes.
+    """
+    cluster = profile.devices
+    if profile.num_ranks or profile.curves or len(cluster.groups) > 1:
+        _check_fixed(cluster, gpus, nodes, what)
+        return profile
+    group = _sized(cluster.groups[0], gpus, nodes, stated=False)
+    if group == cluster.groups[0]:
+        return profile
+    devices = cluster.model_copy(update={"groups": (group,)})
+    return profile.model_copy(update={"devices": devices})
+
+
 def evidence_in_words(profile: HardwareProfile) -> str | None:
     """``mtt-s5000-80gb: datasheet only``, per accelerator; None where steps were measured on all.
 
-    A measured profile needs no such words.
+    A measured profile needs no such words, nor one that was calibrated on runs.
     """
-    if profile.curves:
+    if profile.curves or profile.software is not None:
         return None
     names = dict.fromkeys(group.accelerator.name for group in profile.devices.groups)
     found = [f"{name}: {words}" for name in names if (words := catalogue.evidence_in_words(name))]
@@ -159,13 +194,9 @@ def _part_of_node(group: NodeGroup, devices: int) -> NodeGroup:
 
 
 def _catalogue_profile(group: NodeGroup, host: str) -> HardwareProfile:
-    """A profile without curves: the catalogue's parameters for these nodes."""
+    """The nodes of one type under the name that says how many."""
     name = group.name if group.num_nodes == 1 else f"{group.name}:{group.num_nodes}"
-    return HardwareProfile(
-        provenance=ProfileProvenance(created_at=CATALOGUE_DATE, host=host, software={}),
-        devices=ClusterSpec(name=name, groups=(group,)),
-        parameters=catalogue.parameters_for(group),
-    )
+    return catalogue_profile(ClusterSpec(name=name, groups=(group,)), host)
 
 
 def _options(text: str) -> dict[str, float]:
@@ -258,15 +289,12 @@ def _from_file(path: Path, gpus: int | None, nodes: int | None) -> HardwareProfi
     value = _parsed(read_text(path, what="cluster or profile"), path)
     if isinstance(value, dict) and "devices" in value:
         profile = HardwareProfile.from_value(value, source=str(path))
-        _check_fixed(profile.devices, gpus, nodes, f"the profile {path}")
-        return profile
+        return resized(profile, gpus=gpus, nodes=nodes, what=f"the profile {path}")
     cluster = ClusterSpec.from_value(value, source=str(path))
     if len(cluster.groups) == 1:
         return _catalogue_profile(_sized(cluster.groups[0], gpus, nodes, stated=False), str(path))
     _check_fixed(cluster, gpus, nodes, f"{path}, with nodes of several types,")
-    provenance = ProfileProvenance(created_at=CATALOGUE_DATE, host=str(path), software={})
-    parameters = catalogue.parameters_for(cluster.groups[0])
-    return HardwareProfile(provenance=provenance, devices=cluster, parameters=parameters)
+    return catalogue_profile(cluster, str(path))
 
 
 def _parsed(text: str, path: Path) -> Any:

@@ -26,6 +26,9 @@ _DATA = Path(__file__).parent / "catalogue_data"
 _SAME_PART = 0.05
 """Relative difference of memory bandwidth within which a part is the catalogue's."""
 
+_OF_SOFTWARE = ("stack.", "layer.", "band.")
+"""Of a profile's parameters: those that describe the software that it was calibrated on."""
+
 GENERIC = "generic"
 """The stack that stands for mature software that nothing more is known of."""
 
@@ -156,7 +159,8 @@ def stack_parameters(
 ) -> dict[str, float]:
     """Every number that pricing this stack on these devices reads, by name.
 
-    A profile's own parameters win: what was calibrated or measured there is better.
+    A profile's own parameters win: what was calibrated or measured there is better. Those of
+    software, and a band, count only where the profile was calibrated on this very stack.
     """
     known = known or fitted()
     values: dict[str, float] = {key: centre for key, (centre, _) in known.population.items()}
@@ -166,11 +170,13 @@ def stack_parameters(
     key = device_key(profile.devices.accelerator)
     values["clock.sustained_ratio"] = known.clocks.get(key, known.clock_population[0])
     band = known.band(name, key)
-    own = {parameter.name: parameter.value for parameter in profile.parameters}
-    for end in ("low", "high"):
-        own.pop(f"band.{end}_ratio", None)
     values |= {"band.low_ratio": band.low, "band.high_ratio": band.high}
-    return values | own
+    calibrated = profile.software is not None and profile.software.framework == (name or GENERIC)
+    return values | {
+        parameter.name: parameter.value
+        for parameter in profile.parameters
+        if calibrated or not parameter.name.startswith(_OF_SOFTWARE)
+    }
 
 
 def defaults_of(name: str | None, precision: str | None = None) -> Mapping[str, Any]:

@@ -99,6 +99,16 @@ class Fit:
         return z
 
 
+def spreads(found: Fit) -> Vector:
+    """Standard deviation of each estimate on its own scale, whatever the others are: the prior's
+    where the observations say nothing (Laplace's approximation around the estimate)."""
+    normal, _ = _normal(
+        found.jacobian, found.measured - found.predicted, found.weights, found.z, found.free,
+        found.noise,
+    )  # fmt: skip
+    return np.asarray(np.sqrt(np.diag(np.linalg.inv(normal))))
+
+
 def fit(
     observations: Sequence[Observation],
     free: Sequence[Free],
@@ -204,11 +214,24 @@ def _solve(
     noise: float,
 ) -> Vector:
     """One damped Gauss-Newton step; no parameter moves by more than a factor of e at once."""
+    normal, gradient = _normal(slopes, residuals, weights, z, free, noise)
+    damped = normal + damping * np.diag(np.diag(normal))
+    return np.asarray(np.clip(np.linalg.solve(damped, gradient), -1.0, 1.0))
+
+
+def _normal(
+    slopes: Vector,
+    residuals: Vector,
+    weights: Vector,
+    z: Vector,
+    free: Sequence[Free],
+    noise: float,
+) -> tuple[Vector, Vector]:
+    """The matrix of the normal equations and the downhill gradient, both halved."""
     size = np.abs(residuals) / noise
     robust = np.where(size < _HUBER, 1.0, _HUBER / np.maximum(size, 1e-9))
     scale = weights * robust / noise**2
     distance, precision = _prior(z, free)
     normal = (slopes * scale[:, None]).T @ slopes + np.diag(precision)
     gradient = (slopes * scale[:, None]).T @ residuals - distance * precision
-    damped = normal + damping * np.diag(np.diag(normal))
-    return np.asarray(np.clip(np.linalg.solve(damped, gradient), -1.0, 1.0))
+    return normal, gradient

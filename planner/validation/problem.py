@@ -39,6 +39,9 @@ RunDefaults = Callable[[Row], Mapping[str, Any]]
 `RowParallel`, `Layout`, `SoftwareSpec` or `TrainingSpec` (``optimizer``: its name). A list leaves a
 choice of several. ``framework`` is the row's stack where it is not given."""
 
+Clusters = Callable[[Row, Assumptions], HardwareProfile]
+"""The cluster of a row; raises `InputError` where there is none."""
+
 UNKNOWN_STACK = "unknown"
 """The framework of a row that does not name its stack."""
 DEFAULT_ADAPTER_RANK = 16
@@ -73,8 +76,15 @@ class Case:
 class CaseMaker:
     """Makes cases of rows; rows with equal parts share them, so that prices can be kept."""
 
-    def __init__(self, *, defaults: RunDefaults, configs: Configs | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        defaults: RunDefaults,
+        configs: Configs | None = None,
+        clusters: Clusters = profile_of,
+    ) -> None:
         self._defaults, self._configs = defaults, configs or {}
+        self._clusters = clusters
         self._models: dict[str, tuple[ModelSpec, tuple[str, ...]]] = {}
 
     def case_of(self, row: Row) -> Case | str:
@@ -84,7 +94,7 @@ class CaseMaker:
             return reason
         assumed = Assumptions()
         try:
-            profile = profile_of(row, assumed)
+            profile = self._clusters(row, assumed)
             model = self._model(row, assumed)
             defaults = self._defaults(row)
             training = _training(row, defaults, assumed)

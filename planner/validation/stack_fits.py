@@ -187,9 +187,17 @@ class StackStudy:
                 groups.setdefault((job.case.software.framework, name), []).append(residual)
         layers: dict[str, dict[str, float]] = {}
         for (stack, name), residuals in groups.items():
-            share = len(residuals) / (len(residuals) + (_WITHIN_LAYER / _LAYER_SPREAD) ** 2)
-            layers.setdefault(stack, {})[name] = math.exp(share * statistics.median(residuals))
+            layers.setdefault(stack, {})[name] = math.exp(shared_residual(residuals))
         return layers
+
+
+def shared_residual(residuals: Sequence[float]) -> float:
+    """What runs of equal layers have in common beyond the parameters, of the logarithm; shrunk by
+    how few they are, 0 for none."""
+    if not residuals:
+        return 0.0
+    share = len(residuals) / (len(residuals) + (_WITHIN_LAYER / _LAYER_SPREAD) ** 2)
+    return share * statistics.median(residuals)
 
 
 def _by_prefix(
@@ -292,7 +300,7 @@ def calibrated(jobs: Sequence[Job], known: Fitted | None = None) -> StackPricer:
         return StackPricer(known)
     found = [one for _, one in pairs]
     scopes = sorted({scope for one in found for scope in one.scopes})
-    free = [one for scope in scopes for one in _local_free(scope, known)]
+    free = [one for scope in scopes for one in local_free(scope, known)]
     for job, one in pairs:
         one.base = stack_parameters(job.case.software.framework, job.case.profile, known)
     result = fit(found, free, noise=MODEL_ERROR)
@@ -309,8 +317,11 @@ def calibrated(jobs: Sequence[Job], known: Fitted | None = None) -> StackPricer:
     return StackPricer(known.model_copy(update={"clocks": known.clocks | clocks}), fresh)
 
 
-def _local_free(scope: str, known: Fitted) -> list[Free]:
-    """A stack's numbers, or a clock, with what is known as the prior."""
+def local_free(scope: str, known: Fitted) -> list[Free]:
+    """A stack's numbers, or a clock, with what is known as the prior.
+
+    ``scope``: ``stack:NAME`` or ``device:KEY``.
+    """
     kind, _, name = scope.partition(":")
     if kind == "device":
         centre, spread = known.clock_population

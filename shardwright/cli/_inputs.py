@@ -72,7 +72,10 @@ def question(
     evidence = evidence_in_words(profile)
     if evidence is not None:
         assumed[HARDWARE] = evidence
-    return Question(spec, profile, training_spec, SoftwareSpec(), assumed, cluster)
+    if profile.software is not None:
+        assumed["software"] = f"{profile.software.framework} (as calibrated)"
+    software = profile.software or SoftwareSpec()
+    return Question(spec, profile, training_spec, software, assumed, cluster)
 
 
 def sequence_length(text: str | None, model: ModelSpec) -> int:

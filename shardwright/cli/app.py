@@ -13,6 +13,7 @@ import typer
 
 from shardwright import __version__
 from shardwright.cli import (
+    calibrate,
     cluster,
     clusters,
     doctor,
@@ -66,5 +67,6 @@ app.command("plan")(plan.plan)
 app.command("estimate")(estimate.estimate)
 app.command("explain")(explain.explain)
 app.command("run")(run.run)
+app.command("calibrate")(calibrate.calibrate)
 app.command("validate")(validate.validate)
 app.command("doctor")(doctor.doctor)

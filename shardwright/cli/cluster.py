@@ -74,7 +74,9 @@ def init(
         )
 
 
-def check_new(path: Path, *, force: bool) -> None:
+def check_new(
+    path: Path, *, force: bool, why: str = "a cluster file holds what you changed by hand"
+) -> None:
     """Make sure that nothing is overwritten without ``--force``.
 
     Raises:
@@ -89,7 +91,7 @@ def check_new(path: Path, *, force: bool) -> None:
     if path.exists() and not force:
         raise InputError(
             f"{path} exists and is left as it is",
-            why="a cluster file holds what you changed by hand",
+            why=why,
             fix="choose another path for -o, or add --force to overwrite it",
         )
 
@@ -188,6 +190,8 @@ def evidence(profile: HardwareProfile) -> str:
 
     if profile.curves:
         return f"measured, {len(profile.curves)} curves"
+    if profile.software is not None:
+        return f"calibrated on runs of {profile.software.framework}"
     return evidence_in_words(profile) or "measured by others on such accelerators"
 
 

@@ -1,0 +1,1 @@
+"""Learning a cluster's and a software stack's numbers from a user's own runs."""
