@@ -33,11 +33,13 @@ def attention(block: AttentionBlock, s: Sharding, memory_tokens: float | None = 
     before = enter_tensor_parallel(s, hidden)
     if block.cross:
         memory = (memory_tokens or s.local_len) * s.batch
+        width = block.memory_size or hidden
         inputs = [
             projection("qkv", s, s.tokens, hidden, query, bias=block.qkv_bias, before=before,
                        extra=turned, internal_bytes=unnormed,
                        replicated_parameters=_small_parameters(block, heads, kv_heads)),
-            projection("qkv", s, memory, block.memory_size or hidden, kv, bias=block.qkv_bias),
+            projection("qkv", s, memory, width, kv, bias=block.qkv_bias,
+                       before=enter_tensor_parallel(s, width, memory)),
         ]  # fmt: skip
         keys = memory_tokens or s.local_len
     else:

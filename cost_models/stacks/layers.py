@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from shardwright.cost_models.stacks import attention, ends, feedforward, linear, state_space
-from shardwright.cost_models.stacks.operations import Operation, Part, Product
+from shardwright.cost_models.stacks.operations import Message, Operation, Part, Product
 from shardwright.cost_models.stacks.sharding import Sharding
 from shardwright.specs import (
     AttentionBlock,
@@ -190,9 +190,26 @@ def layer_parts(
     ``memory_tokens``: per sequence, of the tower that cross-attention reads.
     """
     found: list[Part] = []
-    for branch in layer.branches:
-        found += _branch(branch, s, memory_tokens)
+    last = len(layer.branches) - 1
+    for index, branch in enumerate(layer.branches):
+        parts = _branch(branch, s, memory_tokens)
+        if layer.parallel and isinstance(branch.body, AttentionBlock | MlpBlock):
+            # Outputs are added before they are summed over ranks, and a shared input is gathered
+            # (its gradient summed) once, as in GPT-NeoX's ``gpt_j_residual``.
+            if index < last:
+                parts[-1] = _without_messages(parts[-1])
+            if layer.shared_norm and index > 0:
+                parts[0] = _without_messages(parts[0])
+        found += parts
     return tuple(found) or (Part("norm"),)
+
+
+def _without_messages(part: Part) -> Part:
+    return replace(
+        part,
+        forward=tuple(op for op in part.forward if not isinstance(op, Message)),
+        backward_input=tuple(op for op in part.backward_input if not isinstance(op, Message)),
+    )
 
 
 def _branch(branch: ResidualBranch, s: Sharding, memory_tokens: float | None) -> list[Part]:

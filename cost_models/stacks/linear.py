@@ -37,15 +37,18 @@ def norm(
     )
 
 
-def enter_tensor_parallel(s: Sharding, hidden: int) -> tuple[Sequence[Message], Sequence[Message]]:
+def enter_tensor_parallel(
+    s: Sharding, hidden: int, tokens: float | None = None
+) -> tuple[Sequence[Message], Sequence[Message]]:
     """Collectives before a column-parallel projection: (forward, backward).
 
     With sequence parallelism the input is gathered; backward scatters its gradient and gathers the
     input once more for the weight gradient, beside other work (Korthikanti et al. 2022).
+    ``tokens``: of the input, where they are not the layer's own.
     """
     if s.tp == 1:
         return (), ()
-    part = s.tokens / s.tp * hidden * s.item_bytes
+    part = (s.tokens if tokens is None else tokens) / s.tp * hidden * s.item_bytes
     if s.is_sequence_parallel:
         gather = Message("all_gather", part, "tp")
         again = () if s.frozen else (Message("all_gather", part, "tp", overlaps=True),)

@@ -141,6 +141,21 @@ def test_cross_attention_sees_the_whole_memory() -> None:
     assert [op.flops for op in keys] == [2 * 40 * 64 * 128]
 
 
+def test_cross_attention_gathers_its_memory_and_sums_the_gradient() -> None:
+    cross = block(cross=True, memory_size=48, causal=False)
+    memory = 2 * 20 * 48 * 2.0
+    split, whole = (
+        attention(cross, sharding(tp=2, sequence_parallel=parallel), 20.0)[1]
+        for parallel in (True, False)
+    )
+    assert [(op.kind, op.num_bytes) for op in messages(split.forward)] == [
+        ("all_gather", memory / 2)
+    ]
+    assert [(op.kind, op.num_bytes) for op in messages(whole.backward_input)] == [
+        ("all_reduce", memory)
+    ]
+
+
 def test_sinks_that_a_kernel_does_not_take_store_no_more_between_passes() -> None:
     fused = attention(block(sinks=True), sharding())
     plain = attention(block(sinks=True), sharding(flash_sinks=False))

@@ -199,6 +199,31 @@ class TestLayers:
         two = layer_work(DENSE, sharding(), frozenset())
         assert two.saved_bytes - found.saved_bytes == 64 * (64 * 2 + 8)
 
+    @pytest.mark.parametrize("sequence_parallel", [True, False])
+    def test_parallel_branches_are_summed_over_ranks_once(self, sequence_parallel: bool) -> None:
+        """With one norm they also read one gathered input; with two norms each its own."""
+        cut = sharding(tp=2, sequence_parallel=sequence_parallel)
+        found = {}
+        for shared in (True, False):
+            layer = LayerBlock(parallel=True, shared_norm=shared, branches=(
+                ResidualBranch(body=an_attention(), pre_norm=norm()),
+                ResidualBranch(body=an_mlp(), pre_norm=None if shared else norm()),
+            ))  # fmt: skip
+            parts = layer_work(layer, cut, frozenset())
+            found[shared] = [
+                sorted(op.kind for op in messages(operations))
+                for operations in (parts.forward, parts.backward_input)
+            ]
+        gather, scatter = "all_gather", "reduce_scatter"
+        if sequence_parallel:  # backward: output's gradient, input's gradient, input once more
+            assert found[True] == [[gather, scatter], [gather, gather, scatter]]
+            assert found[False] == [
+                [gather, gather, scatter], [gather] * 3 + [scatter] * 2,
+            ]  # fmt: skip
+        else:
+            assert found[True] == [["all_reduce"], ["all_reduce"]]
+            assert found[False] == [["all_reduce"], ["all_reduce"] * 2]
+
     def test_norms_may_come_after(self) -> None:
         bert = LayerBlock(branches=(
             ResidualBranch(body=an_mlp(), pre_norm=None, post_norm=norm(), norm_after_add=True),
