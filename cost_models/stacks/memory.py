@@ -243,13 +243,13 @@ def _most(saved: Sequence[float], flights: Sequence[Sequence[int]]) -> float:
 def _activations(one: Holding) -> tuple[float, float]:
     """What each micro-batch in flight keeps of a unit, and what its backward has on top.
 
-    Logits are kept by the micro-batch at work alone: its backward follows at once. A frozen unit
-    without adapters keeps nothing: neither its weights nor what is before it need gradients.
+    Logits are kept by the micro-batch at work alone: its backward follows at once. A unit without a
+    backward pass keeps nothing: neither its weights nor what is before it need gradients.
     """
     work = one.work
     if one.is_head:
         return 0.0, work.whole_bytes
-    if one.frozen and not work.adapters:
+    if one.frozen and not work.adapters and not work.backward_input:
         return 0.0, work.whole_bytes
     return work.saved_bytes, work.whole_bytes - work.saved_bytes + 2 * work.widest_bytes
 

@@ -294,6 +294,17 @@ class TestChoices:
         assert low.breakdown.compute_backward < 0.85 * full.breakdown.compute_backward
         assert low.breakdown.optimizer < 0.1 * full.breakdown.optimizer
 
+    def test_a_frozen_decoder_keeps_what_its_input_gradients_need(self) -> None:
+        model = resolve_model("llava-1.5-7b")
+        kept = {}
+        for frozen in ("frozen:vision", "frozen:vision+decoder"):
+            training = TrainingSpec(global_batch=32, seq_len=1024, trainable=frozen)
+            chosen = Layout.of(model, training, dp=32)
+            (memory,) = stack(model, training).memory(chosen)
+            kept[frozen] = memory.activations
+        trained, handed_on = kept.values()
+        assert handed_on == pytest.approx(trained, rel=0.02)
+
     def test_fp8_speeds_up_less_than_twice(self) -> None:
         narrow = TRAINING.model_copy(update={"precision": "fp8-tensor"})
         wide, fast = (
