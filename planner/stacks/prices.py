@@ -12,6 +12,7 @@ from shardwright.planner.stacks.choices import SPLITS, Cut, Grid, Pipeline
 from shardwright.planner.stacks.space import StackSpace
 from shardwright.planner.stacks.splits import balanced_split, even_split
 from shardwright.planner.stacks.units import UnitBytes, UnitPricer, UnitTimes
+from shardwright.specs.ranges import MOST_SEQUENCES
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class StackPrices:
         key = (tp, cp, cut)
         if key not in self._least:
             seq_len, policy = self.problem.training.seq_len, self.policy(self._leanest)
-            size = max(1, ENDLESS_TOKENS * cp // seq_len)
+            size = min(max(1, ENDLESS_TOKENS * cp // seq_len), MOST_SEQUENCES)
             grid = Grid(tp, cp, 1, 1, size, 1)
             self._least[key] = per_token(
                 self._units.times(grid, cut, "none", 0, self.others),
