@@ -22,9 +22,10 @@ from shardwright.hardware_profiles import catalogue
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.resolve import resolve_cluster
 from shardwright.hardware_profiles.stacks import GENERIC, stack_facts
-from shardwright.planner.api import plan
+from shardwright.planner.layout_text import normalise_choices
 from shardwright.planner.layouts import even_boundaries
-from shardwright.planner.problem import Problem
+from shardwright.planner.problem import Constraints, Problem
+from shardwright.planner.stacks.search import search_stacks
 from shardwright.planner.validation.choose import choose
 from shardwright.planner.validation.problem import DEFAULT_ADAPTER_RANK
 from shardwright.planner.validation.rows import RowModel
@@ -449,13 +450,15 @@ def priced(job: Job, layout: Layout, prediction: Prediction) -> Priced:
 
 
 def _planned(job: Job, time_limit_s: float | None) -> Priced | str:
-    answer = plan(
-        model=job.model, profile=job.profile, training=job.training, software=job.software,
-        fix=fixed_choices(job), top=1, time_limit_s=time_limit_s,
-    )  # fmt: skip
-    if answer.plan is None or not answer.feasible:
-        return f"nothing fits: {'; '.join(answer.reasons) or 'no layout'}"
-    return priced(job, answer.plan.layout, answer.plan.prediction)
+    constraints = Constraints(
+        fixed=normalise_choices(fixed_choices(job)), top=1, time_limit_s=time_limit_s
+    )
+    found = search_stacks(job.problem, constraints, job.stack)
+    if not found.ranking:
+        proof = "" if found.certificate.optimal else " that was found in time"
+        return f"nothing fits{proof}, of {found.certificate.considered:,} layouts"
+    best = found.ranking[0]
+    return priced(job, best.layout, best.prediction)
 
 
 def on_devices(check: Record, num_devices: int) -> Record:

@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from benchmarks.user_case_jobs import (
     Job,
     Priced,
@@ -37,6 +39,7 @@ from shardwright.planner.exporters.rules import broken_target_rules
 from shardwright.planner.layout_text import recompute_text
 from shardwright.planner.validation.shapes import Configs
 from shardwright.specs import InputError, Layout, Prediction, ShardwrightError
+from shardwright.specs._base import describe_misfits
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +107,9 @@ class Judge:
             return self._kinds[kind](check, wanted)
         except ShardwrightError as error:
             return Verdict(False, None, _expected(wanted), f"cannot be answered: {error}")
+        except ValidationError as error:
+            words = describe_misfits(error, most=2)
+            return Verdict(False, None, _expected(wanted), f"cannot be answered: {words}")
         except (KeyError, TypeError, ValueError) as error:
             what = f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
             return Verdict(False, None, _expected(wanted), f"the check is malformed: {what}")

@@ -129,6 +129,33 @@ def test_invalid_layouts_are_refused_for_the_named_reason(
     assert not JUDGE.judge(check("invalid", wanted={"because": "heads"}, **changes)).passed
 
 
+def test_what_is_open_is_chosen_by_the_planner() -> None:
+    """On 8 devices that hold the model whole, nothing needs to be recomputed or cut."""
+    is_open = check("choose", layout=None, wanted={"field": "recompute", "in": ["none"]})
+    found = JUDGE.judge(is_open)
+    assert found.passed, found
+    assert JUDGE.judge({**is_open, "check": {"kind": "fits"}}).passed
+    partly = {"tp": None, "pp": 2, "dp": None, "zero": None, "micro_batch": None}
+    least = check("choose_at_least", layout=partly, wanted={"field": "pp", "min": 2})
+    assert JUDGE.judge(least).passed
+    least["check"]["min"] = 3
+    assert not JUDGE.judge(least).passed
+    hopeless = check("fits", layout=None, model=BIG)
+    assert JUDGE.judge(hopeless).reason.startswith("nothing fits")
+    assert JUDGE.judge({**hopeless, "check": {"kind": "oom"}}).passed
+
+
+def test_the_fewest_devices_are_counted_in_steps() -> None:
+    """13e9 parameters take 18 bytes each: 218 GiB of states, and with all else 4 or 8 of 80 GB."""
+    model = {"decoder": {**DECODER, "layers": 40, "hidden": 5120, "heads": 40, "kv_heads": 40,
+                         "ffn": 20480}}  # fmt: skip
+    wanted = {"multiple_of": 4, "min": 4, "max": 8}
+    found = JUDGE.judge(check("min_gpus", layout=None, model=model, wanted=wanted))
+    assert found.passed, found
+    wanted = {"multiple_of": 4, "max": 3}
+    assert not JUDGE.judge(check("min_gpus", layout=None, model=model, wanted=wanted)).passed
+
+
 def test_a_cause_is_a_whole_word() -> None:
     assert is_because("precision", "precision = bf16 needs bf16", "bf16")
     assert not is_because("sequence_parallel", "it needs steps", "ep")
