@@ -12,16 +12,15 @@ import shardwright
 from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.rank_environment import rank_environment
+from shardwright.planner.engine import engine_for, software_of
 from shardwright.planner.layout_text import normalise_choices, parse_choices
 from shardwright.planner.layouts import layout_of
-from shardwright.planner.pricing import StepPricer
 from shardwright.planner.problem import Constraints, Problem
-from shardwright.planner.search import Priced, Progress, search
-from shardwright.planner.suggest import overflow_in_words, reasons, suggestions
+from shardwright.planner.search import Progress
+from shardwright.planner.suggest import overflow_in_words
 from shardwright.specs import (
     Candidate,
     Certificate,
-    InputError,
     Layout,
     ModelSpec,
     Plan,
@@ -115,18 +114,16 @@ def plan(
         time_limit_s=time_limit_s,
         objective=objective,
     )
-    pricer = StepPricer(problem)
-    result = search(problem, constraints, pricer, progress)
+    engine = engine_for(problem)
+    result = engine.search(constraints, progress)
     stated = dict(assumed or {})
     if not result.ranking:
-        why = reasons(problem, constraints, pricer)
-        helps = tuple(s.text for s in suggestions(problem, constraints, StepPricer))
+        why = engine.reasons(constraints)
+        helps = tuple(one.text for one in engine.suggestions(constraints))
         return PlanAnswer(False, None, stated, why, helps, result.certificate)
     best, *others = result.ranking
-    made = _plan(problem, best.candidate, result.certificate, stated, command)
-    made = made.model_copy(
-        update={"ties": _candidates(result.ties), "alternatives": _candidates(others)}
-    )
+    made = _plan(problem, best, result.certificate, stated, command)
+    made = made.model_copy(update={"ties": result.ties, "alternatives": tuple(others)})
     return PlanAnswer(True, made, stated, certificate=result.certificate)
 
 
@@ -155,15 +152,15 @@ def estimate(
     violations = wanted.violations(model, problem.cluster, training)
     if violations:
         return PlanAnswer(False, None, stated, tuple(str(broken) for broken in violations))
-    prediction = StepPricer(problem).predict(wanted)
+    engine = engine_for(problem)
+    prediction = engine.predict(wanted)
     candidate = Candidate(layout=wanted, prediction=prediction)
     certificate = _single_certificate()
     made = _plan(problem, candidate, certificate, stated, command)
     if prediction.memory_verdict != "does_not_fit":
         return PlanAnswer(True, made, stated, certificate=certificate)
     why = (overflow_in_words(prediction),)
-    fixed = Constraints(fixed=chosen)
-    helps = tuple(s.text for s in suggestions(problem, fixed, StepPricer))
+    helps = tuple(one.text for one in engine.suggestions(Constraints(fixed=chosen)))
     return PlanAnswer(False, made, stated, why, helps, certificate)
 
 
@@ -173,14 +170,8 @@ def _problem(
     profile: HardwareProfile,
     software: SoftwareSpec | None,
 ) -> Problem:
-    """The problem, if it is one that can be priced; raises `InputError`."""
-    if training.trainable != "full":
-        raise InputError(
-            f"trainable = {training.trainable} cannot be planned",
-            why="only training of all parameters is priced",
-            fix="leave --trainable out",
-        )
-    return Problem(model, training, profile, software or SoftwareSpec())
+    """The problem, with the software that the profile is of where none is named."""
+    return Problem(model, training, profile, software or software_of(profile))
 
 
 def _plan(
@@ -213,10 +204,6 @@ def _plan(
             profile_source=problem.cluster.name,
         ),
     )
-
-
-def _candidates(priced: Iterable[Priced]) -> tuple[Candidate, ...]:
-    return tuple(one.candidate for one in priced)
 
 
 def _single_certificate() -> Certificate:

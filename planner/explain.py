@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwright.hardware_profiles.profile import HardwareProfile
+from shardwright.planner.engine import Engine, engine_for
 from shardwright.planner.layout_text import COUNTS, normalise_choices, parse_choices
 from shardwright.planner.layouts import layout_in_words, layout_of
-from shardwright.planner.pricing import StepPricer
 from shardwright.planner.problem import ChoiceValue, Constraints, Problem
-from shardwright.planner.search import search
-from shardwright.planner.space import Space
-from shardwright.planner.suggest import parts_in_words, reasons
+from shardwright.planner.suggest import parts_in_words
 from shardwright.specs import (
     Breakdown,
     Candidate,
@@ -24,6 +22,9 @@ from shardwright.specs import (
     Prediction,
 )
 from shardwright.specs.units import format_bytes, format_seconds
+
+TIME_LIMIT_S = 20.0
+"""Of each search for another layout."""
 
 LIMITS: dict[str, tuple[str, ...]] = {
     "compute": ("compute_forward", "compute_backward"),
@@ -135,24 +136,24 @@ def why_not(plan: Plan, changes: Mapping[str, Any] | str, profile: HardwareProfi
     if not asked:
         raise InputError("no layout is named", fix="name what to change, such as tp=4,pp=2")
     problem = Problem(plan.model, plan.training, profile, plan.software)
-    pricer = StepPricer(problem)
+    engine = engine_for(problem)
     words = ", ".join(f"{name} = {_text(value)}" for name, value in asked.items())
-    constraints = Constraints(fixed=asked, top=1)
+    constraints = Constraints(fixed=asked, top=1, time_limit_s=TIME_LIMIT_S)
     try:
-        ranking = search(problem, constraints, pricer).ranking
-        breaks_rules = not Space(problem, constraints).valid
-        why = () if ranking else reasons(problem, constraints, pricer)
+        ranking = engine.search(constraints).ranking
+        breaks_rules = engine.breaks_rules(constraints)
+        why = () if ranking else engine.reasons(constraints)
     except InputError as error:
         layout = layout_of(problem, asked)
         broken = layout.violations(plan.model, problem.cluster, plan.training)
         ranking, breaks_rules = (), True
         why = tuple(map(str, broken)) or (str(error),)
     if not ranking:
-        nearest = _nearest(problem, asked, pricer)
+        nearest = _nearest(engine, asked)
         near_words = None if nearest is None else layout_in_words(nearest.layout)
         verdict = "breaks_rules" if breaks_rules else "does_not_fit"
         return WhyNot(words, verdict, why, None, nearest, near_words)
-    best = ranking[0].candidate
+    best = ranking[0]
     chosen = Candidate(layout=plan.layout, prediction=plan.prediction)
     verdict, why = _judge(best, chosen, problem.profile.tie_ratio)
     return WhyNot(words, verdict, why, best, best, layout_in_words(best.layout))
@@ -222,32 +223,28 @@ def _judge(
     return "slower", (words,)
 
 
-def _nearest(
-    problem: Problem, asked: Mapping[str, ChoiceValue], pricer: StepPricer
-) -> Candidate | None:
+def _nearest(engine: Engine, asked: Mapping[str, ChoiceValue]) -> Candidate | None:
     """The best layout that does as much of what was asked as can be done.
 
     A count that no layout has becomes the nearest that one has; then what was asked last is given
     up first.
     """
-    valid = Space(problem, Constraints()).valid
     wanted = dict(asked)
     for name, value in asked.items():
-        if name in COUNTS and isinstance(value, int):
-            known = {choices.value(name) for choices in valid}
-            counts = [count for count in known if isinstance(count, int)]
-            if counts:
-                wanted[name] = min(counts, key=lambda count: (_distance(count, value), count))
+        counts = engine.counts(name) if name in COUNTS and isinstance(value, int) else ()
+        if counts:
+            wanted[name] = min(counts, key=lambda count: (_distance(count, value), count))
     names = list(wanted)
     for count in range(len(names), -1, -1):
-        constraints = Constraints(fixed={name: wanted[name] for name in names[:count]}, top=1)
+        fixed = {name: wanted[name] for name in names[:count]}
+        constraints = Constraints(fixed=fixed, top=1, time_limit_s=TIME_LIMIT_S)
         try:
-            ranking = search(problem, constraints, pricer).ranking
+            ranking = engine.search(constraints).ranking
         except InputError:
             # These values exist nowhere in the space together: ask for less.
             continue
         if ranking:
-            return ranking[0].candidate
+            return ranking[0]
     return None
 
 

@@ -38,6 +38,7 @@ from shardwright.specs.units import format_bytes
 from shardwright.specs.world import divisors
 
 PricerFactory = Callable[[Problem], Pricer]
+Fitting = Callable[[Problem, Constraints], Candidate | None]
 
 SHORTEST_SEQUENCE = 128
 """No shorter one is suggested: below it nobody trains a large model."""
@@ -75,16 +76,26 @@ def reasons(problem: Problem, constraints: Constraints, pricer: Pricer) -> tuple
     )
 
 
+def completion(problem: Problem, constraints: Constraints, first: Fitting) -> Suggestion | None:
+    """A layout that keeps all that is fixed and fits; None where none does."""
+    change = _Change("keep what was named and choose the rest", problem, constraints)
+    found = first(problem, constraints)
+    return None if found is None else _suggestion(change, found)
+
+
 def suggestions(
-    problem: Problem, constraints: Constraints, make_pricer: PricerFactory
+    problem: Problem, constraints: Constraints, first: Fitting
 ) -> tuple[Suggestion, ...]:
     """Changes of each kind that help, the smallest of its kind; in the order in which they cost
-    least: allowing what was ruled out, precision, batch, sequence, hardware."""
+    least: allowing what was ruled out, precision, batch, sequence, hardware.
+
+    ``first``: some layout that fits a problem and constraints, or None where none does.
+    """
     known: dict[str, Candidate | None] = {}
 
     def fitting(change: _Change) -> Candidate | None:
         if change.words not in known:
-            known[change.words] = _first_fitting(change, make_pricer)
+            known[change.words] = first(change.problem, change.constraints)
         return known[change.words]
 
     found = []
@@ -103,12 +114,13 @@ def suggestions(
     return tuple(found)
 
 
-def _first_fitting(change: _Change, make_pricer: PricerFactory) -> Candidate | None:
+def first_fitting(
+    problem: Problem, constraints: Constraints, make_pricer: PricerFactory
+) -> Candidate | None:
     """Some layout that fits, or None where none does.
 
     The layout that needs least decides, but where its bound fits and the layout itself does not.
     """
-    problem, constraints = change.problem, change.constraints
     try:
         pricer, space = make_pricer(problem), Space(problem, constraints)
         if not space.valid:

@@ -26,7 +26,7 @@ def dives(
 ) -> Iterator[tuple[float, Grid, Cut, str, int]]:
     """(guessed step in seconds, grid, cut, recompute, zero), the fastest first."""
     found = []
-    for grid in _small(space.valid):
+    for grid in small_grids(space.valid, sizes=_SIZES):
         for cut, work_s in _spread(prices, grid):
             passes = (grid.num_microbatches + grid.pp - 1) / grid.pp
             for recompute in space.recomputes:
@@ -39,13 +39,13 @@ def dives(
     yield from sorted(found, key=lambda one: (one[0], one[1], one[2], one[3], -one[4]))
 
 
-def _small(grids: tuple[Grid, ...]) -> Iterator[Grid]:
-    """Of every tp x cp x pp the grids with the smallest micro-batches."""
+def small_grids(grids: tuple[Grid, ...], *, sizes: int) -> Iterator[Grid]:
+    """Of every tp x cp x pp the grids with so many of the smallest micro-batches."""
     counts: dict[tuple[int, int, int], int] = {}
     for grid in sorted(grids, key=lambda grid: grid.micro_batch):
         key = (grid.tp, grid.cp, grid.pp)
         counts[key] = counts.get(key, 0) + 1
-        if counts[key] <= _SIZES:
+        if counts[key] <= sizes:
             yield grid
 
 

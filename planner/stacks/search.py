@@ -31,8 +31,8 @@ _RUNNER_UP_NODES = 2000
 """How many more nodes are opened for runners-up once the best is proven."""
 _DIVES, _FITTING_DIVES = 1500, 12
 """How many guesses are looked at first, and how many of them that fit are enough."""
-_PATIENCE = 2.0
-"""Where nothing fits so far, a search goes on for this many times its time limit."""
+_PATIENCE, _LEAST_PATIENCE_S = 2.0, 10.0
+"""Where nothing fits so far, a search goes on for so many times its limit, and so long at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +177,7 @@ class _Search:
             if is_over or guess_s >= self.best_step_s:
                 break
             tested += 1
+            self.progress(Progress(self.simulated, self.best_step_s, 0.0))
             held = self.prices.bytes(grid, cut, self.prices.policy(recompute), zero)
             if not self.prices.fits(mean_bytes(held, grid)):
                 continue
@@ -333,7 +334,9 @@ class _Search:
         if limit_s is None:
             return False
         spent_s = time.monotonic() - self.started_s
-        return spent_s > (limit_s if self.best is not None else _PATIENCE * limit_s)
+        if self.best is None:
+            limit_s = max(_PATIENCE * limit_s, _LEAST_PATIENCE_S)
+        return spent_s > limit_s
 
     def _runners_up_are_proven(self) -> bool:
         ranking = self._distinct(self.found, self.constraints.top)

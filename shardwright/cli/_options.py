@@ -35,9 +35,28 @@ SeqLen = Annotated[
         metavar="S", help="Tokens per sequence, 8k = 8192; default the model's, 8192 at most."
     ),
 ]
-Precision = Annotated[str | None, typer.Option(metavar="P", help="fp32, bf16, ...; default bf16.")]
-Optimizer = Annotated[str | None, typer.Option(metavar="O", help="Default adamw.")]
-Trainable = Annotated[str, typer.Option(help="Which parameters are trained.")]
+Precision = Annotated[
+    str | None, typer.Option(metavar="P", help="fp32, fp16, bf16, fp8, ...; default bf16.")
+]
+Optimizer = Annotated[
+    str | None,
+    typer.Option(metavar="O", help="adamw (default), adamw-8bit, adafactor, muon, sgd."),
+]
+GradientDType = Annotated[
+    str | None,
+    typer.Option(metavar="D", help="Of gradient sums: fp32, bf16, fp16; default by precision."),
+]
+Trainable = Annotated[
+    str, typer.Option(help="What is trained: full, lora:RANK, qlora:RANK, frozen:TOWER.")
+]
+Stack = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Which software runs it (see `stacks`); default ours where it was measured, else"
+        " mature software of today.",
+    ),
+]
 Tokens = Annotated[str | None, typer.Option(metavar="T", help="Tokens to train on in all: 2T.")]
 
 Force = Annotated[bool, typer.Option("--force", help="Overwrite whatever the output path holds.")]

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from shardwright.cli._output import table as table_of
-from shardwright.planner.layouts import layout_in_words
 from shardwright.planner.explain import time_shares, what_limits
+from shardwright.planner.layouts import layout_in_words
 from shardwright.specs import (
     Candidate,
     Certificate,
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 COLUMNS = (
-    "rank", "tp", "cp", "pp", "vpp", "dp", "zero", "mb", "recompute", "step (80 % band)", "MFU",
-    "peak / usable", "what limits it",
+    "rank", "tp", "cp", "pp", "vpp", "dp", "ep", "zero", "mb", "recompute", "step (80 % band)",
+    "MFU", "peak / usable", "what limits it",
 )  # fmt: skip
 
 
@@ -46,7 +46,9 @@ def candidate_cells(candidate: Candidate) -> list[str]:
         f"{layout.tp} sp" if layout.sequence_parallel else f"{layout.tp}",
         f"{layout.cp}",
         pipeline_in_words(layout),
-        *(f"{degree}" for degree in (layout.vpp, layout.dp, layout.zero)),
+        *(f"{degree}" for degree in (layout.vpp, layout.dp)),
+        f"{layout.ep}" if layout.etp == 1 else f"{layout.ep} etp {layout.etp}",
+        f"{layout.zero}",
         f"{layout.micro_batch}",
         recompute_in_words(layout),
         step_in_words(prediction),
@@ -74,8 +76,10 @@ def pipeline_in_words(layout: Layout) -> str:
 
 
 def recompute_in_words(layout: Layout) -> str:
-    """``none``, ``full``, or ``full on 2 of 4`` where stages differ."""
-    policies = [entry.policy for entry in layout.recompute]
+    """``none``, ``full``, ``norm+mlp``, or ``full on 2 of 4`` where stages differ."""
+    policies = [
+        "+".join(entry.modules) if entry.modules else entry.policy for entry in layout.recompute
+    ]
     if len(set(policies)) == 1:
         return policies[0]
     used = next(policy for policy in policies if policy != "none")
@@ -139,10 +143,24 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         f"training  {training.global_batch:,} sequences x {training.seq_len:,} tokens ="
         f" {training.tokens_per_step:,} tokens a step, {training.precision},"
         f" {training.optimizer.name}"
+        + (f", {training.trainable}" if training.trainable != "full" else "")
     )
+    if plan.software.framework != "shardwright":
+        yield f"software  {software_in_words(plan.software.framework)}"
     unsaid = {name: value for name, value in plan.assumed.items() if name != "hardware"}
     if unsaid:
         yield assumed_in_words(unsaid)
+
+
+def software_in_words(name: str) -> str:
+    """``megatron-bridge: NVIDIA Megatron-Bridge ...``, and how much is known of it."""
+    from shardwright.hardware_profiles.stacks import fitted, list_stacks, stack_facts
+
+    runs = fitted().num_runs.get(name)
+    known = f"fitted from {runs} runs" if runs else "no runs of its own: the centre of all stacks"
+    if name not in list_stacks():
+        return f"{name}, as calibrated"
+    return f"{name}: {stack_facts(name).description.rstrip('.')} ({known})"
 
 
 def assumed_in_words(assumed: dict[str, str]) -> str:

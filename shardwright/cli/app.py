@@ -24,6 +24,7 @@ from shardwright.cli import (
     plan,
     profile,
     run,
+    stacks,
     validate,
 )
 
@@ -62,6 +63,7 @@ app.command("models")(models.models)
 app.command("model")(model.model)
 app.command("clusters")(clusters.clusters)
 app.add_typer(cluster.app, name="cluster")
+app.command("stacks")(stacks.stacks)
 app.command("profile")(profile.profile)
 app.command("plan")(plan.plan)
 app.command("estimate")(estimate.estimate)

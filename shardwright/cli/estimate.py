@@ -15,7 +15,14 @@ def estimate(
     layout: Annotated[
         str,
         typer.Option(
-            metavar="L", help="The layout: tp=8,pp=12,dp=4,micro_batch=1,zero=1,recompute=full."
+            metavar="L",
+            help="The layout: tp=8,pp=12,dp=4,micro_batch=1. Names: tp, cp, cp_kind (ring,"
+            " all_to_all, all_gather), pp, vpp, dp, ep, etp, micro_batch, num_microbatches, zero"
+            " (0-3), zero_shard_degree, expert_zero_shard_degree, reshard_after_forward,"
+            " sequence_parallel (sp), recompute (none, full, full:LAYERS, selective,"
+            " selective:core_attn+mlp, by stage a/b/c), schedule (gpipe, 1f1b, interleaved-1f1b,"
+            " zb-h1, zb-h2, zb-v, dualpipev), offload (activations+optimizer+parameters),"
+            " loss_chunks, compile, stages (0-20/20-40), rank_order.",
         ),
     ],
     gpus: _options.Gpus = None,
@@ -24,7 +31,9 @@ def estimate(
     seq_len: _options.SeqLen = None,
     precision: _options.Precision = None,
     optimizer: _options.Optimizer = None,
+    gradient_dtype: _options.GradientDType = None,
     trainable: _options.Trainable = "full",
+    stack: _options.Stack = None,
     tokens: _options.Tokens = None,
     as_json: _options.Json = False,
 ) -> None:
@@ -32,8 +41,10 @@ def estimate(
     from shardwright.cli import _inputs, _output, _tables
     from shardwright.planner import api
 
-    training = _inputs.Training(global_batch, seq_len, precision, optimizer, trainable, tokens)
-    asked = _inputs.question(model, cluster, gpus=gpus, nodes=nodes, training=training)
+    training = _inputs.Training(
+        global_batch, seq_len, precision, optimizer, trainable, tokens, gradient_dtype
+    )
+    asked = _inputs.question(model, cluster, gpus=gpus, nodes=nodes, training=training, stack=stack)
     answer = api.estimate(
         model=asked.model,
         profile=asked.profile,

@@ -25,11 +25,17 @@ def plan(
     seq_len: _options.SeqLen = None,
     precision: _options.Precision = None,
     optimizer: _options.Optimizer = None,
+    gradient_dtype: _options.GradientDType = None,
     trainable: _options.Trainable = "full",
+    stack: _options.Stack = None,
     tokens: _options.Tokens = None,
     objective: Annotated[str, typer.Option(help="What to make best.")] = "step-time",
-    fix: Annotated[str | None, typer.Option(help="Choices to keep: tp=8,pp=4.")] = None,
-    forbid: Annotated[str | None, typer.Option(help="Choices to rule out: cp,zero=3.")] = None,
+    fix: Annotated[
+        str | None, typer.Option(help="Choices to keep, named as in estimate: tp=8,pp=4.")
+    ] = None,
+    forbid: Annotated[
+        str | None, typer.Option(help="Choices to rule out: cp,ep,zb-v,zero=3.")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, metavar="K", help="Layouts in the table.")] = 5,
     time_limit: Annotated[
         float, typer.Option(min=0.1, help="Seconds of search; then the best found, with its gap.")
@@ -48,8 +54,10 @@ def plan(
     if output is not None:
         _output.check_output(output, Plan, force=force)
     _inputs.one_of(objective, ["step-time"], "--objective")
-    training = _inputs.Training(global_batch, seq_len, precision, optimizer, trainable, tokens)
-    asked = _inputs.question(model, cluster, gpus=gpus, nodes=nodes, training=training)
+    training = _inputs.Training(
+        global_batch, seq_len, precision, optimizer, trainable, tokens, gradient_dtype
+    )
+    asked = _inputs.question(model, cluster, gpus=gpus, nodes=nodes, training=training, stack=stack)
     with _output.progress("searching") as show:
         answer = api.plan(
             model=asked.model,

@@ -11,8 +11,8 @@ from shardwright.hardware_profiles.resolve import resolve_cluster
 from shardwright.planner.pricing import StepPricer
 from shardwright.planner.problem import Constraints, Problem
 from shardwright.planner.search import search
-from shardwright.planner.suggest import reasons, suggestions
-from shardwright.specs import TrainingSpec
+from shardwright.planner.suggest import first_fitting, reasons, suggestions
+from shardwright.specs import Candidate, TrainingSpec
 from shardwright.specs.sources import resolve_model
 from tests.planner.conftest import tiny_model
 
@@ -39,6 +39,10 @@ def starved(
     return Problem(tiny_model(6, hidden=64), training, profile)
 
 
+def own_fitting(problem: Problem, constraints: Constraints) -> Candidate | None:
+    return first_fitting(problem, constraints, StepPricer)
+
+
 def test_reasons_name_the_bytes_of_the_layout_that_needs_least() -> None:
     problem = starved(10**6)
     pricer = StepPricer(problem)
@@ -57,7 +61,7 @@ def test_every_suggestion_fits_when_followed(usable_bytes: int) -> None:
     problem = starved(usable_bytes)
     constraints = Constraints()
     assert search(problem, constraints, StepPricer(problem)).ranking == ()
-    found = suggestions(problem, constraints, StepPricer)
+    found = suggestions(problem, constraints, own_fitting)
     assert found
     for suggestion in found:
         assert (suggestion.problem, suggestion.constraints) != (problem, constraints)
@@ -69,7 +73,7 @@ def test_every_suggestion_fits_when_followed(usable_bytes: int) -> None:
 def test_fewer_nodes_than_suggested_do_not_fit() -> None:
     problem = starved(1_000_000)
     (nodes,) = (
-        s for s in suggestions(problem, Constraints(), StepPricer) if " such nodes" in s.text
+        s for s in suggestions(problem, Constraints(), own_fitting) if " such nodes" in s.text
     )
     count = nodes.problem.cluster.groups[0].num_nodes
     assert count > 1
@@ -85,7 +89,7 @@ def test_what_was_forbidden_is_suggested_again() -> None:
     forbidding = Constraints(forbidden=frozenset({"recompute", "zero3", "tp", "pp"}))
     assert search(problem, free, StepPricer(problem)).ranking
     assert search(problem, forbidding, StepPricer(problem)).ranking == ()
-    texts = [s.text for s in suggestions(problem, forbidding, StepPricer)]
+    texts = [s.text for s in suggestions(problem, forbidding, own_fitting)]
     assert any(text.startswith("allow ") for text in texts), texts
 
 
@@ -93,7 +97,7 @@ def test_a_sequence_longer_than_the_model_allows_is_shortened() -> None:
     problem = starved(10**9, seq_len=80)
     pricer = StepPricer(problem)
     assert "exceeds the 64 positions" in reasons(problem, Constraints(), pricer)[0]
-    texts = [s.text for s in suggestions(problem, Constraints(), StepPricer)]
+    texts = [s.text for s in suggestions(problem, Constraints(), own_fitting)]
     assert any(text.startswith("--seq-len 64:") for text in texts), texts
 
 
@@ -105,7 +109,7 @@ def test_a_part_of_a_node_grows_within_the_node_first(model: str, gpus: int, wan
     training = TrainingSpec.model_validate({"global_batch": 64, "seq_len": 4096})
     problem = Problem(resolve_model(model), training, resolve_cluster("dgx-h100", gpus=gpus))
     (found,) = (
-        s for s in suggestions(problem, Constraints(), StepPricer) if s.text.startswith("--")
+        s for s in suggestions(problem, Constraints(), own_fitting) if s.text.startswith("--")
         and ("gpus" in s.text or "cluster" in s.text)
     )  # fmt: skip
     assert found.text.startswith(wanted)

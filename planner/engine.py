@@ -1,0 +1,248 @@
+"""Which search answers a problem: our own runtime's layouts, or those of a software stack.
+
+`engine_for` chooses as `cost_models.pricing` chooses the cost model: exact books where curves were
+measured and our own layers run, a stack's prices otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from shardwright.cost_models.pricing import is_own, stack_model
+from shardwright.hardware_profiles.profile import HardwareProfile
+from shardwright.hardware_profiles.stacks import GENERIC, stack_facts
+from shardwright.planner.layouts import layout_in_words
+from shardwright.planner.pricing import StepPricer
+from shardwright.planner.problem import Constraints, Problem
+from shardwright.planner.search import Progress, search
+from shardwright.planner.space import Space
+from shardwright.planner.stacks.lean import leanest
+from shardwright.planner.stacks.search import search_stacks
+from shardwright.planner.stacks.space import StackSpace
+from shardwright.planner.suggest import (
+    Fitting,
+    Suggestion,
+    completion,
+    first_fitting,
+    overflow_in_words,
+    reasons,
+    suggestions,
+)
+from shardwright.specs import (
+    Candidate,
+    Certificate,
+    InputError,
+    Layout,
+    Prediction,
+    SoftwareSpec,
+)
+
+Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found and how sure it is."""
+
+    ranking: tuple[Candidate, ...]
+    """The best, then runners-up with other choices; empty where nothing fits."""
+    ties: tuple[Candidate, ...]
+    """Others that the model cannot tell apart from the best."""
+    certificate: Certificate
+
+
+class Engine(Protocol):
+    """Prices and searches the layouts of one problem."""
+
+    def predict(self, layout: Layout) -> Prediction:
+        """What a layout costs; raises `InputError` for what is not described."""
+
+    def search(self, constraints: Constraints, progress: Watch | None = None) -> Found:
+        """The best layout that the constraints leave; raises `InputError` where they leave none."""
+
+    def breaks_rules(self, constraints: Constraints) -> bool:
+        """Whether no layout that the constraints leave obeys the rules."""
+
+    def reasons(self, constraints: Constraints) -> tuple[str, ...]:
+        """Why nothing fits."""
+
+    def suggestions(self, constraints: Constraints) -> tuple[Suggestion, ...]:
+        """What would fit; where what is fixed does not stand in the way, only how to go on."""
+
+    def counts(self, name: str) -> frozenset[int]:
+        """The values that valid layouts have of one of `layout_text.COUNTS`."""
+
+
+def software_of(profile: HardwareProfile) -> SoftwareSpec:
+    """What runs on a profile where nobody says: the software that it was calibrated on, our own
+    where our own layers were measured, else mature software of today."""
+    if profile.software is not None:
+        return profile.software
+    return SoftwareSpec() if profile.curves else stack_facts(GENERIC).software
+
+
+def engine_for(problem: Problem) -> Engine:
+    """The engine of a problem; raises `InputError` where the hardware has no rate for it."""
+    if is_own(problem.profile, problem.software):
+        return OwnEngine(problem)
+    return StackEngine(problem)
+
+
+class OwnEngine:
+    """Layouts that our own runtime runs, priced by its exact books."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        _refuse_training(problem)
+        self._pricer = StepPricer(problem)
+
+    def predict(self, layout: Layout) -> Prediction:
+        """See `Engine`."""
+        _refuse_layout(layout)
+        return self._pricer.predict(layout)
+
+    def search(self, constraints: Constraints, progress: Watch | None = None) -> Found:
+        """See `Engine`."""
+        result = search(self._problem, constraints, self._pricer, progress)
+        return Found(
+            tuple(one.candidate for one in result.ranking),
+            tuple(one.candidate for one in result.ties),
+            result.certificate,
+        )
+
+    def breaks_rules(self, constraints: Constraints) -> bool:
+        """See `Engine`."""
+        return not Space(self._problem, constraints).valid
+
+    def reasons(self, constraints: Constraints) -> tuple[str, ...]:
+        """See `Engine`."""
+        return reasons(self._problem, constraints, self._pricer)
+
+    def suggestions(self, constraints: Constraints) -> tuple[Suggestion, ...]:
+        """See `Engine`."""
+        return _helps(self._problem, constraints, _own_fitting)
+
+    def counts(self, name: str) -> frozenset[int]:
+        """See `Engine`."""
+        values = {one.value(name) for one in Space(self._problem, Constraints()).valid}
+        return frozenset(value for value in values if isinstance(value, int))
+
+
+def _helps(problem: Problem, constraints: Constraints, first: Fitting) -> tuple[Suggestion, ...]:
+    enough = completion(problem, constraints, first)
+    return suggestions(problem, constraints, first) if enough is None else (enough,)
+
+
+def _own_fitting(problem: Problem, constraints: Constraints) -> Candidate | None:
+    return first_fitting(problem, constraints, StepPricer)
+
+
+class StackEngine:
+    """Layouts of any family and dimension on a software stack."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._pricer = stack_model(
+            problem.model, problem.training, problem.profile, problem.software
+        )
+
+    def predict(self, layout: Layout) -> Prediction:
+        """See `Engine`."""
+        return self._pricer.predict(layout)
+
+    def search(self, constraints: Constraints, progress: Watch | None = None) -> Found:
+        """See `Engine`."""
+        result = search_stacks(self._problem, constraints, self._pricer, progress)
+        return Found(result.ranking, result.ties, result.certificate)
+
+    def breaks_rules(self, constraints: Constraints) -> bool:
+        """See `Engine`."""
+        return not StackSpace(self._problem, constraints).valid
+
+    def reasons(self, constraints: Constraints) -> tuple[str, ...]:
+        """See `Engine`."""
+        space = StackSpace(self._problem, constraints)
+        if not space.valid:
+            return tuple(map(str, space.violations()))
+        found = leanest(self._problem, space, self._pricer)
+        prediction = found.prediction
+        count = f"of {space.num_by_the_rules:,} layouts none was found that fits"
+        words = layout_in_words(found.layout)
+        peak = max(prediction.peak_memory_bytes)
+        if peak <= prediction.memory_capacity_bytes:
+            return (
+                f"{count} with a margin: of the leanest ({words}) the fullest rank needs"
+                f" {peak:,} bytes of the {prediction.memory_capacity_bytes:,} bytes that are"
+                " usable, closer than such predictions are right",
+            )
+        return (f"{count}: of the leanest ({words}) {overflow_in_words(prediction)}",)
+
+    def suggestions(self, constraints: Constraints) -> tuple[Suggestion, ...]:
+        """See `Engine`."""
+        return _helps(self._problem, constraints, _stack_fitting)
+
+    def counts(self, name: str) -> frozenset[int]:
+        """See `Engine`."""
+        space, found = StackSpace(self._problem, Constraints()), set[int]()
+        for grid in space.valid:
+            if name in grid._fields:
+                found.add(getattr(grid, name))
+            elif name == "vpp":
+                found |= {one.vpp for one in space.valid_pipelines(grid)}
+            elif name in ("ep", "etp"):
+                found |= {getattr(cut, name) for cut in space.valid_cuts(grid)}
+        return frozenset(found)
+
+
+def _stack_fitting(problem: Problem, constraints: Constraints) -> Candidate | None:
+    """Some layout that fits, or None where the leanest do not."""
+    try:
+        pricer = stack_model(problem.model, problem.training, problem.profile, problem.software)
+        space = StackSpace(problem, constraints)
+        found = leanest(problem, space, pricer) if space.valid else None
+    except InputError:
+        # The change itself is impossible, such as a precision that the device does not compute in.
+        return None
+    fits = found is not None and found.prediction.memory_verdict == "fits"
+    return found if fits else None
+
+
+def _refuse_training(problem: Problem) -> None:
+    """Refuse what the books of our own runtime do not describe; raises `InputError`."""
+    training = problem.training
+    beyond = [
+        words
+        for words, wanted in (
+            (f"trainable {training.trainable}", training.trainable != "full"),
+            (f"optimizer {training.optimizer.name}", training.optimizer.name != "adamw"),
+        )
+        if wanted
+    ]
+    if beyond:
+        raise _not_ours(beyond)
+
+
+def _refuse_layout(layout: Layout) -> None:
+    beyond = [
+        words
+        for words, wanted in (
+            (f"offload of {' and '.join(layout.offload)}", bool(layout.offload)),
+            ("compile", layout.compile),
+            (f"rank order {layout.rank_order}", layout.rank_order != "tp-cp-dp-pp"),
+            ("reshard_after_forward off", not layout.reshard_after_forward),
+        )
+        if wanted
+    ]
+    if beyond:
+        raise _not_ours(beyond)
+
+
+def _not_ours(beyond: list[str]) -> InputError:
+    return InputError(
+        f"{', '.join(beyond)} cannot be priced on this profile",
+        why="its curves were measured for Shardwright's own runtime, which does not do that yet",
+        fix="leave it out, or name another software with --stack (see `shardwright stacks`)",
+    )
+
