@@ -160,7 +160,7 @@ def learn(jobs: Sequence[Job], known: Fitted | None = None) -> Lesson:
             RunCheck(
                 job.row.id, one.measured_s, before[i], after[i],
                 None if left_out is None else one.measured_s * math.exp(-left_out[i]),
-                abs(left[i]) > OUTLIER,
+                bool(abs(left[i]) > OUTLIER),
             )
             for i, (job, one) in enumerate(pairs)
         ),

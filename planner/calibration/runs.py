@@ -73,7 +73,9 @@ def job_of_step(
     """
     violations = layout.violations(model, profile.devices, training)
     if violations:
-        raise InputError(f"{name} has an impossible layout: {violations[0]}")
+        raise InputError(
+            f"{name} has an impossible layout: {violations[0]}", fix="give the layout that ran"
+        )
     if not 0.0 < step_time_s <= 1e9:
         raise InputError(
             f"the step time of {name} is {step_time_s:g} s", fix="give the seconds of one step"

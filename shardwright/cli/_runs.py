@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.specs import InputError, Plan, SoftwareSpec
+from shardwright.specs import InputError, Plan
 from shardwright.specs.plan import read_text
 from shardwright.specs.units import parse
 
@@ -42,7 +42,7 @@ class RunReader:
     base: HardwareProfile | None = None
     """The cluster that all ran on, in whatever number of its nodes; None: as each run says."""
     stack: str | None = None
-    """The software of runs that name none."""
+    """The software of runs that name none; None: that of a calibrated base, else any."""
     configs: Configs | None = None
 
     def read(self, paths: Sequence[Path]) -> list[Job | Skip]:
@@ -70,8 +70,9 @@ class RunReader:
     def _defaults(self, row: Row) -> Mapping[str, Any]:
         from shardwright.planner.validation.stack_fits import run_defaults
 
-        named = row if row.stack else row.model_copy(update={"stack": self.stack})
-        return run_defaults(named)
+        known = None if self.base is None or self.base.software is None else self.base.software
+        stack = self.stack or (known and known.framework)
+        return run_defaults(row if row.stack else row.model_copy(update={"stack": stack}))
 
     def _run_folder(self, folder: Path) -> Job:
         from shardwright.hardware_profiles.resolve import catalogue_profile, resized
@@ -90,7 +91,7 @@ class RunReader:
         )  # fmt: skip
 
     def one_step(self, step: OneStep) -> tuple[Job, dict[str, str]]:
-        """The run that options describe, and what they left to be assumed."""
+        """The run that options describe, and what they left to be assumed; raises `InputError`."""
         from shardwright.cli import _inputs
         from shardwright.planner.calibration.runs import job_of_step
         from shardwright.planner.layout_text import parse_choices
@@ -98,30 +99,19 @@ class RunReader:
         from shardwright.planner.problem import Problem
         from shardwright.specs.sources import read_model
 
-        assert self.base is not None
+        if self.base is None:
+            raise InputError("a measured step needs a cluster", fix="add --cluster C")
         model = read_model(step.model).spec
         training, assumed = _inputs.complete_training(
             step.training, model, self.base.devices.num_devices
         )
-        if self.stack is None and self.base.software is None:
-            assumed["stack"] = "generic"
-        software = software_of(self.stack, self.base)
+        software = _inputs.software_named(self.stack, self.base, assumed)
         layout = layout_of(Problem(model, training, self.base), parse_choices(step.layout))
         job = job_of_step(
             name=STEP_OPTION, model=model, training=training, profile=self.base, software=software,
             layout=layout, step_time_s=parse(step.step_time, "seconds"),
         )  # fmt: skip
         return job, assumed
-
-
-def software_of(stack: str | None, base: HardwareProfile) -> SoftwareSpec:
-    """A stack as the catalogue describes it, else that of a calibrated profile, else any."""
-    from shardwright.hardware_profiles.stacks import GENERIC, stack_facts
-
-    if base.software is not None and stack in (None, base.software.framework):
-        return base.software
-    software = stack_facts(stack).software
-    return software.model_copy(update={"framework": stack or GENERIC})
 
 
 def read_run_folder(folder: Path) -> tuple[Plan, float]:

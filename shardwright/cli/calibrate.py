@@ -63,6 +63,8 @@ def calibrate(
     seq_len: _options.SeqLen = None,
     precision: _options.Precision = None,
     optimizer: _options.Optimizer = None,
+    gradient_dtype: _options.GradientDType = None,
+    trainable: _options.Trainable = "full",
     force: _options.Force = False,
     as_json: _options.Json = False,
 ) -> None:
@@ -72,11 +74,13 @@ def calibrate(
     from shardwright.specs.plan import write_text
 
     check_new(output, force=force, why="what it was taught would be lost")
-    training = _inputs.Training(global_batch, seq_len, precision, optimizer)
+    training = _inputs.Training(
+        global_batch, seq_len, precision, optimizer, trainable, None, gradient_dtype
+    )
     step = one_step(step_time, model, layout, training)
     base = base_profile(cluster, profile, gpus, nodes)
     configs = {} if models is None else validate.read_configs(models)
-    reader = _runs.RunReader(base, stack or stack_of(base), configs)
+    reader = _runs.RunReader(base, stack, configs)
     taught = teach(reader, runs or [], step, stack)
     write_text(output, taught.profile.to_json())
     if as_json:
@@ -104,7 +108,7 @@ def teach(
     from shardwright.planner.calibration.learn import learn
     from shardwright.planner.calibration.profile import calibrated_profile
     from shardwright.planner.calibration.runs import select
-    from shardwright.specs import InputError
+    from shardwright.specs import InputError, SoftwareSpec
 
     if not paths and step is None:
         raise InputError(
@@ -114,7 +118,7 @@ def teach(
     items: list[Job | Skip] = reader.read(paths)
     if stack is not None:
         own = {item.case.software.framework for item in items if not hasattr(item, "reason")}
-        _inputs.one_of(stack, sorted({*list_stacks(), *own}), "--stack")
+        _inputs.one_of(stack, sorted({*list_stacks(), SoftwareSpec().framework, *own}), "--stack")
     assumed: dict[str, str] = {}
     if step is not None:
         job, assumed = reader.one_step(step)
@@ -129,11 +133,6 @@ def teach(
         command=shlex.join(["shardwright", *sys.argv[1:]]),
     )
     return Taught(made, lesson, chosen, assumed)
-
-
-def stack_of(base: HardwareProfile | None) -> str | None:
-    """The software that a profile was calibrated on before."""
-    return None if base is None or base.software is None else base.software.framework
 
 
 def one_step(

@@ -21,6 +21,7 @@ PROMISED = {
     "models": ("--json",),
     "model": ("--json",),
     "clusters": ("--json",),
+    "stacks": ("--json",),
     "profile": ("-o",),
     "plan": (
         *CHOICES_OF_A_PROBLEM, "--objective", "--fix", "--forbid", "--top", "-o", "--json",
@@ -28,6 +29,7 @@ PROMISED = {
     "estimate": (*CHOICES_OF_A_PROBLEM, "--layout", "--json"),
     "explain": ("--why-not",),
     "run": ("--data", "--steps", "--init-from", "--save", "--resume", "--json"),
+    "calibrate": ("-o",),
     "validate": ("--anchor", "--json"),
     "doctor": ("--json",),
     "cluster init": ("-o", "--from", "--nodes", "--json"),

@@ -16,7 +16,7 @@ from shardwright.hardware_profiles.resolve import (
     list_clusters,
     resolve_cluster,
 )
-from shardwright.specs import ClusterSpec, InputError
+from shardwright.specs import ClusterSpec, InputError, SoftwareSpec
 from tests.specs.small import group, tier
 
 
@@ -134,6 +134,27 @@ def test_a_profile_holds_for_its_own_ranks(tmp_path: Path, counts: dict[str, Any
     file.write_text(measured(4).to_json())
     with pytest.raises(InputError, match=r"holds for 4 devices on 1 nodes.*profile again"):
         resolve_cluster(str(file), **counts)
+
+
+def test_a_profile_without_measurements_may_be_resized(tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    profile = resolve_cluster("dgx-h100:2").model_copy(
+        update={"software": SoftwareSpec(framework="torchtitan")}
+    )
+    file.write_text(profile.to_json())
+    found = resolve_cluster(str(file), gpus=32)
+    assert found.devices.num_devices == 32
+    assert (found.parameters, found.software) == (profile.parameters, profile.software)
+    assert resolve_cluster(str(file), nodes=2) == profile
+    with pytest.raises(InputError, match="use 8 or 16 devices"):
+        resolve_cluster(str(file), gpus=12)
+
+
+def test_a_calibrated_profile_is_more_than_a_data_sheet() -> None:
+    sheet = resolve_cluster("mtt-s5000-8gpu")
+    assert "datasheet only" in str(evidence_in_words(sheet))
+    calibrated = sheet.model_copy(update={"software": SoftwareSpec(framework="generic")})
+    assert evidence_in_words(calibrated) is None
 
 
 def test_a_cluster_file_gets_parameters_and_may_be_resized(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwright.cost_models.stacks.fit import Free, Observation, fit, predict
+from shardwright.cost_models.stacks.fit import Free, Observation, fit, predict, spreads
 from shardwright.specs import Layout
 from tests.cost_models.stacks.jobs import LAYOUTS, layout, parameters, stack
 
@@ -145,3 +145,11 @@ def test_scales_have_inverses(is_fraction: bool) -> None:
     free = Free("x", "all", 0.5, 1.0, is_fraction)
     for value in (0.01, 0.5, 0.99):
         assert free.value(free.scaled(value)) == pytest.approx(value)
+
+
+def test_spreads_shrink_for_what_was_measured_and_stay_the_prior_s_for_the_rest() -> None:
+    other = Free("stack.compute_ratio", "stack:two", 1.4, 0.1)
+    free = (Free("stack.compute_ratio", SCOPE, 1.0, 0.3), other)
+    one, many = (fit(observations(LAYOUTS[:n], **HIDDEN), free) for n in (1, len(LAYOUTS)))
+    assert spreads(many)[0] < spreads(one)[0] < 0.3
+    assert spreads(many)[1] == pytest.approx(0.1)
