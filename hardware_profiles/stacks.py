@@ -29,6 +29,11 @@ _SAME_PART = 0.05
 _OF_SOFTWARE = ("stack.", "layer.", "band.")
 """Of a profile's parameters: those that describe the software that it was calibrated on."""
 
+_PCIE4_BYTES_PER_S = 31e9
+"""A x16 port of the fourth generation, after coding (PCI-SIG)."""
+_HOST_LINK_SHARE = 0.8
+"""25 of 31 GB/s: large pinned copies on PCIe 4 (recalled)."""
+
 GENERIC = "generic"
 """The stack that stands for mature software that nothing more is known of."""
 
@@ -169,6 +174,7 @@ def stack_parameters(
     values |= known.layers.get(name or GENERIC, {})
     key = device_key(profile.devices.accelerator)
     values["clock.sustained_ratio"] = known.clocks.get(key, known.clock_population[0])
+    values["host.link_bytes_per_s"] = _host_link_bytes_per_s(profile.devices.accelerator)
     band = known.band(name, key)
     values |= {"band.low_ratio": band.low, "band.high_ratio": band.high}
     calibrated = profile.software is not None and profile.software.framework == (name or GENERIC)
@@ -177,6 +183,16 @@ def stack_parameters(
         for parameter in profile.parameters
         if calibrated or not parameter.name.startswith(_OF_SOFTWARE)
     }
+
+
+def _host_link_bytes_per_s(accelerator: AcceleratorSpec) -> float:
+    """What copies between host and device reach: `_HOST_LINK_SHARE` of the port's rate."""
+    try:
+        port = catalogue.accelerator_entry(accelerator.name).host_bandwidth
+    except InputError:
+        port = None
+    rate = _PCIE4_BYTES_PER_S if port is None else port.in_base_units("bytes_per_s")
+    return rate * _HOST_LINK_SHARE
 
 
 def defaults_of(name: str | None, precision: str | None = None) -> Mapping[str, Any]:

@@ -66,6 +66,12 @@ class Links:
         group = self._cluster.groups[0]
         return min(group.devices_per_node, group.num_devices)
 
+    def message_s(self, num_bytes: float, source: int, target: int, stride: int) -> float:
+        """One message between two pipeline ranks, whose ranks are ``stride`` apart."""
+        domain = self._cluster.groups[0].scale_up_domain_gpus
+        apart = source * stride // domain != target * stride // domain
+        return self.seconds("send_recv", num_bytes, 2, max(domain, stride) if apart else 1)
+
     def path(self, size: int, stride: int) -> GroupPath:
         """Where the traffic of a group goes."""
         key = (size, stride)
@@ -82,8 +88,10 @@ def strided_path(cluster: ClusterSpec, size: int, stride: int) -> GroupPath:
     """
     group = _slowest(cluster)
     domain = group.scale_up_domain_gpus
-    width = max(1, min(size, domain // stride)) if stride < domain else 1
-    domains = math.ceil(size / width)
+    domains = (size - 1) * stride // domain + 1 if stride < domain else size
+    # Where domains hold unequal parts of the group, the fewest ranks limit what enters a domain.
+    last = size - math.ceil((domains - 1) * domain / stride)
+    width = max(1, min(size, domain // stride, last))
     if domains == 1:
         return GroupPath(size, (width, 1), domain, group.intra_node, None, None)
     inter = group.inter_node or group.intra_node
@@ -109,18 +117,23 @@ def axes(layout: Layout) -> dict[str, tuple[int, int]]:
     """(size, stride) of every group of a layout, by name."""
     tp, cp, dp, pp = layout.tp, layout.cp, layout.dp, layout.pp
     per_stage = tp * cp * dp
-    edp = max(1, per_stage // (layout.etp * layout.ep))
-    shard, expert_shard = layout.zero_shard_degree, layout.expert_zero_shard_degree
+    inside = layout.etp * layout.ep
+    edp = max(1, per_stage // inside)
+    shard = layout.zero_shard_degree
+    expert_shard = min(layout.expert_zero_shard_degree, edp)
+    # With the pipeline inside, neighbours in data are as far apart as whole pipelines.
+    apart = pp if layout.rank_order == "tp-cp-pp-dp" else 1
     return {
         "tp": (tp, 1),
         "cp": (cp, tp),
         "ep": (layout.ep, layout.etp),
         "etp": (layout.etp, 1),
-        "dp": (cp * dp, tp),
-        "edp": (edp, layout.etp * layout.ep),
-        "shard": (shard, tp),
-        "replica": (cp * dp // max(1, shard), tp * shard),
-        "expert_shard": (min(expert_shard, edp), layout.etp * layout.ep),
-        "pp": (2 if pp > 1 else 1, per_stage),
+        "dp": (cp * dp, tp * apart),
+        "edp": (edp, inside * apart),
+        "shard": (shard, tp * apart),
+        "replica": (cp * dp // max(1, shard), tp * shard * apart),
+        "expert_shard": (expert_shard, inside * apart),
+        "expert_replica": (edp // max(1, expert_shard), inside * expert_shard * apart),
+        "pp": (2 if pp > 1 else 1, tp * cp if apart > 1 else per_stage),
         "world": (per_stage * pp, 1),
     }

@@ -8,6 +8,7 @@
 | ``host.sharpness`` | 1 | how sharply the later of host and device decides (`step`) |
 | ``host.sync_ratio`` | 1 | more host time for each further tensor-parallel rank |
 | ``host.step_launches`` | count | kernels' worth of host time once per step |
+| ``kernel.eager_traffic_ratio`` | 1 | bytes of operators run one by one, over fused kernels' |
 | ``host.message_launches`` | count | kernels' worth of host time for each pipeline message |
 | ``layer.<shape>`` | 1 | measured over predicted time of such layers; absent: 1 |
 | ``attention_slowdown.<kernel>`` | 1 | an older generation of the kernel, over the newest |
@@ -80,8 +81,15 @@ def device_rates(
         compute_ratio=parameters["stack.compute_ratio"],
         attention_ratio=parameters["stack.attention_ratio"]
         * parameters.get(f"attention_slowdown.{software.attention_kernel}", 1.0),
-        traffic_ratio=parameters["stack.traffic_ratio"],
+        traffic_ratio=parameters["stack.traffic_ratio"] * _eager(software, parameters),
     )
+
+
+def _eager(software: SoftwareSpec, parameters: Mapping[str, float]) -> float:
+    """Element-wise bytes where operators run one by one, over those of fused kernels."""
+    if software.fused_kernels or software.compile:
+        return 1.0
+    return parameters["kernel.eager_traffic_ratio"]
 
 
 def _peak(peaks: Mapping[DType, float], dtype: DType, name: str) -> float:

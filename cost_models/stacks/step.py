@@ -22,6 +22,7 @@ from shardwright.cost_models.stacks.parameters import device_rates
 from shardwright.cost_models.stacks.price import Seconds, WorkPricer, WorkSeconds
 from shardwright.cost_models.stacks.sharding import Sharding
 from shardwright.cost_models.stacks.stage import Holding, StageBuilder
+from shardwright.cost_models.stacks.updates import Trained, Updates
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.specs import (
     Breakdown,
@@ -32,13 +33,8 @@ from shardwright.specs import (
     SoftwareSpec,
     TrainingSpec,
 )
+from shardwright.specs.layout import ScheduleName
 from shardwright.specs.prediction import MemoryVerdict
-
-_UPDATE_BYTES = 30.0
-"""Moved per parameter by a fused AdamW with fp32 state: reads of gradient, master and two moments,
-writes of master, moments and the bf16 weight."""
-_NORM_BYTES = 8.0
-"""Clearing the gradients and reading them for their norm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +49,8 @@ class StageTimes:
     """Exposed gathering under ZeRO 3."""
     backward_shards_s: float
     reduction_s: float
+    tied_sum_s: float
+    """Of a tied table's gradient with its copy on the first stage; 0 but for the last."""
     publish_s: float
     optimizer_s: float
     forward_s: float
@@ -66,6 +64,17 @@ def _later(device_s: float, host_s: float, sharpness: float) -> float:
     if device_s <= 0.0 or host_s <= 0.0:
         return max(device_s, host_s)
     return float((device_s**sharpness + host_s**sharpness) ** (1.0 / sharpness))
+
+
+def _blocking(seconds: StageSeconds) -> StageSeconds:
+    """Stages that wait while their messages are on the wire."""
+    sent, received = (*seconds.message_s, 0.0), (0.0, *seconds.message_s)
+    return StageSeconds(
+        tuple(map(sum, zip(seconds.forward_s, sent, strict=True))),
+        tuple(map(sum, zip(seconds.backward_input_s, received, strict=True))),
+        seconds.backward_weight_s,
+        (0.0,) * len(seconds.message_s),
+    )
 
 
 def layer_name(model: ModelSpec, training: TrainingSpec, layout: Layout) -> str:
@@ -164,7 +173,7 @@ class StackModel:
         neighbours = 0 if layout.pp == 1 else (index > 0) + (index < last)
         key = (
             holdings, tuple(groups.values()), layout.zero, layout.reshard_after_forward,
-            layout.micro_batch, neighbours,
+            layout.micro_batch, layout.offload, neighbours,
         )  # fmt: skip
         found = self._stages.get(key)
         if found is None:
@@ -180,6 +189,10 @@ class StackModel:
     ) -> StageTimes:
         """``neighbours``: stages that this one exchanges messages with."""
         pricer = WorkPricer(self._rates, self._links, groups, self._hidden)
+        updates = Updates(
+            self.training, layout, self._links, self._rates, self.parameters, groups
+        )  # fmt: skip
+        beside = layout.zero >= 2 or bool(layout.offload)
         forward = d_input = d_weight = again = Seconds()
         shards = [0.0, 0.0]
         for one in holdings:
@@ -188,25 +201,24 @@ class StackModel:
             d_input = d_input.plus(seconds.backward_input, one.count)
             d_weight = d_weight.plus(seconds.backward_weight, one.count)
             again = again.plus(seconds.again, one.count)
-            if layout.zero >= 2:
-                exposed = self._sharded(layout, one, seconds, groups)
+            if beside:
+                exposed = self._beside(updates, one, seconds)
                 shards = [a + one.count * b for a, b in zip(shards, exposed, strict=True)]
         measured = self.parameters.get(layer_name(self.model, self.training, layout), 1.0)
         sharpness = self.parameters["host.sharpness"]
         host_s = self.parameters["stack.host_s"] * self._waiting(groups["tp"][0])
+        if self.software.cuda_graphs:
+            host_s = 0.0  # a graph is replayed whole: the host is out of the way
         backward_s = d_input.total_s + d_weight.total_s + again.total_s + shards[1]
         exchanged = neighbours * self.parameters["host.message_launches"]
         launched = (d_input.kernels + d_weight.kernels + again.kernels + exchanged) * host_s
         stretch = _later(backward_s, launched, sharpness) / backward_s if backward_s else 1.0
-        dense, experts = self._local_parameters(holdings)
+        trained = self._trained(layout, holdings)
         return StageTimes(
             forward=forward, backward_input=d_input, backward_weight=d_weight, again=again,
             forward_shards_s=shards[0], backward_shards_s=shards[1],
-            reduction_s=self._reduction_s(layout, dense, "shard", "replica", "dp", groups)
-            + self._reduction_s(layout, experts, "expert_shard", "", "edp", groups),
-            publish_s=self._publish_s(layout, dense, "shard", groups)
-            + self._publish_s(layout, experts, "expert_shard", groups),
-            optimizer_s=self._optimizer_s(layout, dense, experts),
+            reduction_s=updates.reduction_s(trained), tied_sum_s=updates.tied_sum_s(trained),
+            publish_s=updates.publish_s(trained), optimizer_s=updates.optimizer_s(trained),
             forward_s=measured
             * _later(
                 forward.total_s + shards[0], (forward.kernels + exchanged) * host_s, sharpness
@@ -214,6 +226,17 @@ class StackModel:
             backward_input_s=(d_input.total_s + again.total_s + shards[1]) * stretch * measured,
             backward_weight_s=d_weight.total_s * stretch * measured,
         )  # fmt: skip
+
+    def _beside(self, updates: Updates, one: Holding, seconds: WorkSeconds) -> tuple[float, float]:
+        """What shows of the communication beside one unit's forward, and its backward."""
+        forward_s, backward_s = updates.passing_s(one.work, frozen=one.frozen)
+        window_s = (
+            seconds.backward_input.total_s + seconds.backward_weight.total_s + seconds.again.total_s
+        )
+        return (
+            self._exposed(forward_s, seconds.forward.total_s),
+            self._exposed(backward_s, window_s),
+        )
 
     def _waiting(self, tp: int) -> float:
         """Ranks that meet at every collective wait for the latest of their hosts."""
@@ -232,84 +255,19 @@ class StackModel:
             found = self._works[key] = pricer.price(work)
         return found
 
-    def _local_parameters(self, holdings: Sequence[Holding]) -> tuple[float, float]:
-        """Trained parameters on a rank: dense and of experts."""
-        dense = experts = 0.0
+    def _trained(self, layout: Layout, holdings: Sequence[Holding]) -> Trained:
+        """Trained parameters on a rank."""
+        dense = experts = tied = 0.0
         for one in holdings:
             dense += one.count * one.work.adapters
             if not one.frozen:
                 dense += one.count * one.work.parameters
                 experts += one.count * one.work.expert_parameters
-        return dense, experts
-
-    def _sharded(
-        self,
-        layout: Layout,
-        one: Holding,
-        seconds: WorkSeconds,
-        groups: dict[str, tuple[int, int]],
-    ) -> tuple[float, float]:
-        """Exposed seconds of gathering and scattering one unit, forward and backward."""
-        dtypes = self.training.dtypes
-        gather = scatter = 0.0
-        for count, name in (
-            (one.work.parameters, "shard"),
-            (one.work.expert_parameters, "expert_shard"),
-        ):
-            size, stride = groups[name]
-            if size == 1 or not count:
-                continue
-            part = count / size * dtypes.parameter_bytes
-            gather += self._links.seconds("all_gather", part, size, stride)
-            if not one.frozen:
-                grads = count * dtypes.gradient_bytes
-                scatter += self._links.seconds("reduce_scatter", grads, size, stride)
-        if layout.zero == 2:
-            gather = 0.0
-        window = (
-            seconds.backward_input.total_s + seconds.backward_weight.total_s + seconds.again.total_s
-        )
-        again = gather if layout.reshard_after_forward else 0.0
-        return (
-            self._exposed(gather, seconds.forward.total_s),
-            self._exposed(again + scatter, window),
-        )
+                tied += one.work.tied_parameters * (layout.pp > 1)
+        return Trained(dense + tied, experts, tied)
 
     def _exposed(self, communication_s: float, window_s: float) -> float:
         return communication_s - self._hidden * min(communication_s, window_s)
-
-    def _reduction_s(
-        self, layout: Layout, count: float, shard: str, replica: str, whole: str,
-        groups: dict[str, tuple[int, int]],
-    ) -> float:  # fmt: skip
-        """Summing the gradients of ``count`` parameters after the last backward."""
-        if not count:
-            return 0.0
-        size = count * self.training.dtypes.gradient_bytes
-        links = self._links
-        if layout.zero == 0:
-            return links.seconds("all_reduce", size, *groups[whole])
-        scatter = 0.0 if layout.zero >= 2 else links.seconds("reduce_scatter", size, *groups[shard])
-        copies = groups.get(replica, (1, 1))
-        return scatter + links.seconds("all_reduce", size / max(1, groups[shard][0]), *copies)
-
-    def _publish_s(
-        self, layout: Layout, count: float, shard: str, groups: dict[str, tuple[int, int]]
-    ) -> float:
-        """Gathering updated weights."""
-        if layout.zero not in (1, 2) or not count:
-            return 0.0
-        size, stride = groups[shard]
-        part = count * self.training.dtypes.parameter_bytes / size
-        return self._links.seconds("all_gather", part, size, stride)
-
-    def _optimizer_s(self, layout: Layout, dense: float, experts: float) -> float:
-        if layout.zero:
-            own = dense / layout.zero_shard_degree + experts / layout.expert_zero_shard_degree
-        else:
-            own = dense + experts
-        moved = own * _UPDATE_BYTES + (own if layout.zero >= 2 else dense + experts) * _NORM_BYTES
-        return moved / self._rates.memory_bytes_per_s * self._rates.traffic_ratio
 
     def _step(
         self,
@@ -318,10 +276,9 @@ class StackModel:
         s: Sharding,
         groups: dict[str, tuple[int, int]],
     ) -> tuple[float, Breakdown]:
-        message_s = self._links.seconds(
-            "send_recv", self._builder.message_bytes(s), *groups["pp"]
-        ) if layout.pp > 1 else 0.0  # fmt: skip
-        times = self._pipeline(layout, stages, message_s)
+        messages_s = self._messages_s(layout, s, groups)
+        message_s = max(messages_s, default=0.0)
+        times = self._pipeline(layout, stages, messages_s)
         ends, busy = times
         own: list[list[int]] = [[] for _ in range(layout.pp)]
         for index, stage in enumerate(layout.stages):
@@ -338,7 +295,11 @@ class StackModel:
             overlap = self.software.overlap_weights
             publish.append(self._exposed(gather, forward) if overlap else gather)
         optimizer_s = max(sum(stages[i].optimizer_s for i in row) for row in own)
-        ready_s = max(end + more for end, more in zip(ends, exposed, strict=True))
+        ready = [end + more for end, more in zip(ends, exposed, strict=True)]
+        if stages[-1].tied_sum_s:
+            met_s = max(ready[0], ready[layout.stages[-1].rank]) + stages[-1].tied_sum_s
+            ready.append(met_s)
+        ready_s = max(ready)
         fixed_s = self.parameters["host.step_launches"] * self.parameters["stack.host_s"]
         sums_s = self._links.seconds("all_reduce", 16.0, *groups["world"])
         publish_s = max(publish)
@@ -350,8 +311,29 @@ class StackModel:
         )  # fmt: skip
         return step_s, breakdown
 
+    def _messages_s(
+        self, layout: Layout, s: Sharding, groups: dict[str, tuple[int, int]]
+    ) -> tuple[float, ...]:
+        """Of each boundary between virtual stages: inside a link domain, or across."""
+        size = self._builder.message_bytes(s)
+        stride = groups["pp"][1]
+        return tuple(
+            0.0 if a.rank == b.rank else self._links.message_s(size, a.rank, b.rank, stride)
+            for a, b in zip(layout.stages, layout.stages[1:], strict=False)
+        )
+
+    def _overlap_ratio(self, stages: Sequence[StageTimes]) -> float:
+        """How long an overlapped forward and backward take together, over one after the other:
+        the dispatch of the one hides behind the computation of the other (DualPipe)."""
+        passes = [p for one in stages for p in (one.forward, one.backward_input, one.again)]
+        whole_s = sum(one.total_s for one in passes) + sum(
+            one.backward_weight.total_s for one in stages
+        )
+        dispatch_s = sum(one.ep_s for one in passes)
+        return self._exposed(whole_s, min(dispatch_s, whole_s - dispatch_s)) / whole_s
+
     def _pipeline(
-        self, layout: Layout, stages: Sequence[StageTimes], message_s: float
+        self, layout: Layout, stages: Sequence[StageTimes], messages_s: tuple[float, ...]
     ) -> tuple[Sequence[float], Sequence[float]]:
         """When each pipeline rank is done, and how long it computes."""
         count = layout.micro_batches
@@ -364,14 +346,16 @@ class StackModel:
             tuple(one.forward_s for one in stages),
             tuple(one.backward_input_s for one in stages),
             tuple(one.backward_weight_s for one in stages),
-            tuple(
-                0.0 if a.rank == b.rank else message_s
-                for a, b in zip(layout.stages, layout.stages[1:], strict=False)
-            ),
+            messages_s,
         )
+        if not self.software.overlap_messages:
+            seconds = _blocking(seconds)
         times = pipeline_times(
-            layout.schedule, pp=layout.pp, vpp=layout.vpp, num_micro_batches=count, seconds=seconds
-        )
+            layout.schedule, pp=layout.pp, vpp=layout.vpp, num_micro_batches=count,
+            seconds=seconds,
+            overlap_ratio=self._overlap_ratio(stages)
+            if layout.schedule is ScheduleName.DUALPIPE_V else 1.0,
+        )  # fmt: skip
         return times.end_s, times.busy_s
 
     def _breakdown(

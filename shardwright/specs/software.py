@@ -17,7 +17,10 @@ class SoftwareSpec(Spec):
     ``flash-1``, ``flash-2``: that generation of it; ``math``: products around a softmax."""
     fused_sinks: bool = True
     """Whether that kernel also takes attention sinks; else such layers store their scores."""
+    fused_kernels: bool = True
+    """Norms, rotations and activations run in kernels of their own, not operator by operator."""
     compile: bool = False
+    """A compiler fuses what hand-written kernels do not."""
     cuda_graphs: bool = False
     fused_optimizer: bool = True
     fused_loss: bool = False
