@@ -3,9 +3,9 @@
     python -m benchmarks.fidelity [--data DIR] [--exact] [--write]
 
 Reads ``published_runs.json`` and ``layout_sweeps_a100.json``. Every score is of rows that its model
-did not see: stack, model or problem is left out of the fit. One fit is shared, and
-what is left out is taken away to first order; ``--exact`` fits anew each time. With ``--write``:
-``benchmarks/fidelity.md``, ``docs/explanation/fidelity.md`` and its plots. Takes a few minutes.
+did not see: stack, model or problem is left out of the fit. ``--exact`` fits anew for each single
+model too, which is else taken away to first order. With ``--write``: ``benchmarks/fidelity.md``,
+``docs/explanation/fidelity.md`` and its plots. Takes a few minutes.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def write(parts: Sequence[Section], figures: dict[str, tuple[str, str]]) -> None
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Predicted against measured step times.")
     parser.add_argument("--data", type=Path, default=DATA, help="holds the two files")
-    parser.add_argument("--exact", action="store_true", help="fit anew for each part left out")
+    parser.add_argument("--exact", action="store_true", help="fit anew for each single model")
     parser.add_argument("--write", action="store_true", help=f"write {TARGET}, {PAGE} and plots")
     asked = parser.parse_args(arguments)
     paths = [asked.data / name for name in (PUBLISHED, SWEEPS)]

@@ -1,7 +1,8 @@
 """What `benchmarks.fidelity` scores: every row priced by a model that did not see it.
 
-One fit of everything is shared (`StackStudy`). What a score leaves out is taken away from it to
-first order; ``exact`` fits anew for each part instead, which takes ten times as long.
+One fit of everything is shared (`StackStudy`). Fits without a stack, or without problems, go on
+from there (`Refitting`). A single model, a few rows, is taken away to first order, unless ``exact``
+is asked for, which takes ten times as long.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from shardwright.cost_models.stacks.fit import fit
 from shardwright.hardware_profiles.stacks import Fitted
 from shardwright.planner.validation.anchor import choices
 from shardwright.planner.validation.choose import Pricer
@@ -21,7 +23,7 @@ from shardwright.planner.validation.pricers import Fitter, default_pricer
 from shardwright.planner.validation.problem import CaseMaker
 from shardwright.planner.validation.results import Job, RowResult, Skip, evaluate, prepare
 from shardwright.planner.validation.rows import Row, read_runs
-from shardwright.planner.validation.scores import Errors
+from shardwright.planner.validation.scores import NOT_STATED, Errors
 from shardwright.planner.validation.stack_fits import (
     StackPricer,
     StackStudy,
@@ -36,6 +38,8 @@ MOST_SMALL_GPUS = 8
 """Of the sweeps' problems that are scored among themselves."""
 MOST_ANCHORS = 40
 """Choices of the one run that a stack is calibrated on."""
+_STEPS = 3
+"""Of a fit that starts from one that is nearly the same."""
 _BLACKWELL = ("B200", "B300", "GB200", "GB300")
 
 
@@ -96,11 +100,22 @@ class WithoutLayers:
 
 
 @dataclass(frozen=True, slots=True)
-class Afresh:
-    """A fitter that fits anew to whatever it is given."""
+class Refitting:
+    """A fitter that starts where its study ended, without what is left out, and fits on from there.
+
+    To first order alone, a stack that is left out may still weigh in what all share: it can be a
+    third of all runs.
+    """
+
+    study: StackStudy
 
     def fit(self, jobs: Sequence[Job]) -> Pricer:
-        return StackPricer(_numbers(StackStudy(jobs), lambda job: True))
+        known, observations, full = self.study.made
+        wanted = {job.row.id for job in jobs}
+        kept = np.array([job.row.id in wanted for job in known])
+        found = [one for one, is_kept in zip(observations, kept, strict=True) if is_kept]
+        again = fit(found, full.free, start=full.without(kept), iterations=_STEPS)
+        return StackPricer(self.study.numbers(again.z, kept))
 
 
 def read(path: Path) -> tuple[Job | Skip, ...]:
@@ -118,12 +133,12 @@ def gather(
     """Fit once, and price every row without itself in each of the ways that are asked for."""
     progress("fitting")
     study = StackStudy(_jobs([*published, *sweeps]))
-    if study.jobs and not exact:
-        _ = study.made
-    fitter: Fitter = Afresh() if exact else study
-    progress("unseen stacks and models")
+    _ = study.made
+    fitter = Refitting(study)
+    progress("unseen stacks")
     unseen_stack = held_out(published, "stack", fitter)
-    unseen_model = held_out(published, "model", fitter)
+    progress("unseen models")
+    unseen_model = held_out(published, "model", fitter if exact else study)
     progress("anchors")
     anchored = tuple(anchor_all(published, study))
     progress("sweeps")
@@ -140,12 +155,6 @@ def gather(
 
 def _jobs(items: Iterable[Job | Skip]) -> list[Job]:
     return [item for item in items if isinstance(item, Job)]
-
-
-def _numbers(study: StackStudy, keep: Callable[[Job], bool]) -> Fitted:
-    known, _, full = study.made
-    kept = np.array([keep(job) for job in known])
-    return study.numbers(full.without(kept), kept)
 
 
 def price_sweeps(items: Items, fitter: Fitter) -> Sweeps:
@@ -172,7 +181,7 @@ def anchor_all(items: Items, study: StackStudy) -> Iterable[Anchored]:
     full: dict[str, list[Job | Skip]] = defaultdict(list)
     for item in items:
         if isinstance(item.row, Row) and item.row.is_full_configuration and not item.row.is_oom:
-            full[item.row.stack or "not stated"].append(item)
+            full[item.row.stack or NOT_STATED].append(item)
     for stack, rows in sorted(full.items()):
         yield _anchored(stack, rows, study)
 
@@ -181,12 +190,19 @@ def _anchored(stack: str, rows: Sequence[Job | Skip], study: StackStudy) -> Anch
     jobs = _jobs(rows)
     chosen = choices(len(jobs), 1) if len(jobs) > 1 else []
     chosen = chosen[:: max(1, -(-len(chosen) // MOST_ANCHORS))]
-    known = _numbers(study, lambda job: job.row.stack != stack) if chosen else None
+    known = _without(stack, study) if chosen else None
     found = []
     for (index,) in chosen:
         pricer = calibrated([jobs[index]], known)
         found.append(tuple(evaluate([job for job in jobs if job is not jobs[index]], pricer)))
     return Anchored(stack, len(rows), len(rows) - len(jobs), tuple(found))
+
+
+def _without(stack: str, study: StackStudy) -> Fitted | None:
+    """What is known from the runs of all other stacks."""
+    others = [job for job in study.jobs if (job.row.stack or NOT_STATED) != stack]
+    pricer = Refitting(study).fit(others) if others else None
+    return pricer.known if isinstance(pricer, StackPricer) else None
 
 
 def pooled(parts: Iterable[Anchored]) -> list[tuple[float, float]]:
