@@ -186,13 +186,14 @@ class Layout(Spec):
         as even as possible. ``recompute``: one policy for all stages, or one per stage; default
         none. Derived: ``stages``, ``num_microbatches`` (rounded down; `violations` reports what
         does not divide), the ZeRO shard degrees (default: the whole dp x cp) and ``schedule``
-        (default 1f1b, null when pp = 1).
+        (default 1f1b, interleaved where vpp > 1, null when pp = 1).
         """
         pp, vpp = choices.get("pp", 1), choices.get("vpp", 1)
         dp, cp, tp = choices.get("dp", 1), choices.get("cp", 1), choices.get("tp", 1)
         num_stages = pp * vpp
         schedule = choices.pop("schedule", None)
-        schedule = None if pp == 1 else ScheduleName(schedule or "1f1b")
+        usual = "1f1b" if vpp == 1 else "interleaved-1f1b"
+        schedule = None if pp == 1 else ScheduleName(schedule or usual)
         num_layers = model.decoder.num_layers
         if boundaries is None:
             starts = [r.start for r in split_evenly(num_layers, num_stages)]
