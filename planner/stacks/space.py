@@ -37,6 +37,8 @@ SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipev")
 CHEAP_MODULES = ("norm", "mlp_act", "moe_act", "mla_up_proj")
 """Recomputed together as one policy: little work for many bytes (Korthikanti et al. 2022,
 DeepSeek-V3)."""
+MOST_GRIDS = 60_000
+"""Grids times sizes of micro-batches that are searched."""
 CONSTANT: dict[str, ChoiceValue] = {
     "loss_chunks": 1, "reshard_after_forward": True, "compile": False, "offload": "none",
     "rank_order": "tp-cp-dp-pp",
@@ -156,7 +158,9 @@ class StackSpace:
         if given is not None and not sizes and given not in divisors(batch):
             sizes = [int(str(given))]
         found = []
-        for tp, cp, pp, dp in self._ranks():
+        all_ranks = list(self._ranks())
+        self._check_size(len(all_ranks), len(sizes))
+        for tp, cp, pp, dp in all_ranks:
             for size in sizes:
                 count = max(1, batch // (dp * size))
                 if self.allowed("num_microbatches", [count]):
@@ -188,6 +192,19 @@ class StackSpace:
                 ("tp", "cp", "pp", "dp"), ranks, strict=True
             )):  # fmt: skip
                 yield ranks
+
+    def _check_size(self, num_grids: int, num_sizes: int) -> None:
+        """Refuse, before they are listed, more grids than anyone would wait for."""
+        if num_grids * num_sizes <= MOST_GRIDS:
+            return
+        world, batch = self.problem.world, self.problem.training.global_batch
+        raise InputError(
+            f"{world:,} devices and {batch:,} sequences a step leave {num_grids:,} grids x"
+            f" {num_sizes} micro-batches, more than the {MOST_GRIDS:,} that are searched",
+            fix="fix some of tp, cp, pp, dp and micro_batch, or choose a number of devices and a"
+            f" --global-batch with fewer divisors, such as {2 ** round(math.log2(world))} and"
+            f" {2 ** round(math.log2(batch))}",
+        )
 
     def cuts(self, grid: Grid) -> list[Cut]:
         """Every cut of a grid that the constraints leave, whether or not by the rules."""

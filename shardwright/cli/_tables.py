@@ -23,23 +23,27 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 COLUMNS = (
-    "rank", "tp", "cp", "pp", "vpp", "dp", "ep", "zero", "mb", "recompute", "step (80 % band)",
-    "MFU", "peak / usable", "what limits it",
+    "rank", "tp", "cp", "pp", "vpp", "dp", "zero", "mb", "recompute", "step (80 % band)", "MFU",
+    "peak / usable", "what limits it",
 )  # fmt: skip
 
 
 def candidates_table(candidates: Sequence[Candidate], *, chosen: int | None = 0) -> Table:
-    """One row per layout, best first; the chosen one is marked."""
-    table = table_of(*COLUMNS)
+    """One row per layout, best first; the chosen one is marked. A column of experts' ranks where
+    there are any."""
+    experts = any(one.layout.ep * one.layout.etp > 1 for one in candidates)
+    split = COLUMNS.index("zero")
+    table = table_of(*COLUMNS[:split], *(["ep"] if experts else []), *COLUMNS[split:])
     for index, candidate in enumerate(candidates):
         marked = index == chosen
         rank = f"{index + 1} *" if marked else f"{index + 1}"
-        table.add_row(rank, *candidate_cells(candidate), style="bold" if marked else None)
+        cells = candidate_cells(candidate, experts=experts)
+        table.add_row(rank, *cells, style="bold" if marked else None)
     return table
 
 
-def candidate_cells(candidate: Candidate) -> list[str]:
-    """The columns after ``rank`` of one layout."""
+def candidate_cells(candidate: Candidate, *, experts: bool = False) -> list[str]:
+    """The columns after ``rank`` of one layout; ``experts``: with theirs."""
     layout, prediction = candidate.layout, candidate.prediction
     peak = max(prediction.peak_memory_bytes)
     return [
@@ -47,7 +51,7 @@ def candidate_cells(candidate: Candidate) -> list[str]:
         f"{layout.cp}",
         pipeline_in_words(layout),
         *(f"{degree}" for degree in (layout.vpp, layout.dp)),
-        f"{layout.ep}" if layout.etp == 1 else f"{layout.ep} etp {layout.etp}",
+        *([f"{layout.ep}" if layout.etp == 1 else f"{layout.ep} etp {layout.etp}"] * experts),
         f"{layout.zero}",
         f"{layout.micro_batch}",
         recompute_in_words(layout),

@@ -220,7 +220,7 @@ BAD: dict[str, tuple[Command, int, str]] = {
     "layout-stages-torn": (lambda d: cost(layout="pp=2,stages=0-2/3-12"), 2, "does not cover"),
     "layout-schedule-endless": (
         lambda d: cost("gpt2", "dgx-h100", "pp=8", "--global-batch", "524288"), 3, "32,768"),
-    "zero-unknown": (lambda d: cost(layout="zero=4"), 2, "0, 1, 3"),
+    "zero-unknown": (lambda d: cost(layout="zero=4"), 2, "0, 1, 2, 3"),
     "fix-unknown": (lambda d: find("--fix", "tq=2"), 2, "tp"),
     "fix-impossible": (lambda d: find("--fix", "tp=7"), 2, "1, 2, 4, 8"),
     "forbid-unknown": (lambda d: find("--forbid", "everything"), 2, "everything"),

@@ -6,6 +6,7 @@ import pytest
 
 from shardwright.cli import _inputs
 from shardwright.cli._inputs import Training
+from shardwright.hardware_profiles.resolve import resolve_cluster
 from shardwright.specs import InputError, Precision
 from tests.cli import samples
 
@@ -63,8 +64,10 @@ def test_the_default_batch_is_about_four_million_tokens_and_shared_evenly(
         pytest.param(Training(seq_len="long"), "long", id="seq-len-in-words"),
         pytest.param(Training(seq_len=""), "quantity", id="empty-seq-len"),
         pytest.param(Training(precision="fp31"), "fp32", id="precision-nearest"),
-        pytest.param(Training(optimizer="sgd"), "adamw", id="optimizer"),
-        pytest.param(Training(trainable="lora:16"), "full", id="trainable"),
+        pytest.param(Training(optimizer="adam"), "adamw", id="optimizer"),
+        pytest.param(Training(trainable="lora:0"), "lora:RANK", id="trainable"),
+        pytest.param(Training(trainable="frozen:vision"), "decoder", id="frozen-tower"),
+        pytest.param(Training(gradient_dtype="fp8"), "fp32", id="gradient-dtype"),
         pytest.param(Training(tokens="some"), "some", id="tokens"),
         pytest.param(Training(tokens="9" * 400), "whole number", id="beyond-all-numbers"),
     ],
@@ -82,3 +85,23 @@ def test_fp8_is_an_alias() -> None:
 def test_names_are_split_at_commas() -> None:
     assert _inputs.names(" cp, zero=3 ,") == ("cp", "zero=3")
     assert _inputs.names(None) == ()
+
+
+def test_training_options_are_read() -> None:
+    given = Training(optimizer="muon", trainable="qlora:08", gradient_dtype="bf16", precision="fp8")
+    spec, _ = _inputs.complete_training(given, samples.model(), num_devices=4)
+    assert (spec.optimizer.name, spec.trainable, spec.gradient_dtype) == ("muon", "qlora:8", "bf16")
+    assert spec.precision is Precision.FP8_TENSOR
+    frozen = Training(trainable="frozen:decoder")
+    assert _inputs.complete_training(frozen, samples.model(), 4)[0].frozen_towers == {"decoder"}
+
+
+def test_software_is_named_or_customary() -> None:
+    profile = resolve_cluster("dgx-h100", gpus=4)
+    assumed: dict[str, str] = {}
+    assert _inputs.software_named(None, profile, assumed).framework == "generic"
+    assert assumed == {"software": "generic"}
+    assert _inputs.software_named("torchtitan", profile, {}).framework == "torchtitan"
+    assert _inputs.software_named("shardwright", profile, {}).framework == "shardwright"
+    with pytest.raises(InputError, match="megatron-bridge"):
+        _inputs.software_named("megatron-brigde", profile, {})

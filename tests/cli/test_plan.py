@@ -39,7 +39,9 @@ def test_json_has_the_keys_of_the_contract(capsys: pytest.CaptureFixture[str]) -
     assert set(answer["prediction"]) >= PREDICTION_KEYS
     assert set(answer["certificate"]) >= CERTIFICATE_KEYS
     assert answer["feasible"] is True
-    assert answer["assumed"] == {"seq_len": "1024", "precision": "bf16", "optimizer": "adamw"}
+    assert answer["assumed"] == {
+        "seq_len": "1024", "precision": "bf16", "optimizer": "adamw", "software": "generic",
+    }  # fmt: skip
     breakdown = answer["prediction"]["breakdown"]
     assert sum(breakdown.values()) == pytest.approx(answer["prediction"]["step_time_s"])
 
