@@ -24,7 +24,7 @@ from shardwright.planner.validation.problem import Case, first_of, remarks_of
 from shardwright.planner.validation.rows import RowParallel
 from shardwright.specs import InputError, Layout, Recompute, ShardwrightError
 from shardwright.specs._base import describe_misfits
-from shardwright.specs.bodies import MoeBlock
+from shardwright.specs.bodies import LatentAttentionBlock, MoeBlock
 from shardwright.specs.layout import RecomputeModule, ScheduleName
 from shardwright.specs.world import divisors, split_evenly
 
@@ -227,6 +227,12 @@ def _experts(case: Case) -> int:
     return max((body.num_experts for body in bodies if isinstance(body, MoeBlock)), default=0)
 
 
+def _is_latent(case: Case) -> bool:
+    """Whether layers have multi-head latent attention."""
+    bodies = (branch.body for layer in case.model.decoder.layers() for branch in layer.branches)
+    return any(isinstance(body, LatentAttentionBlock) for body in bodies)
+
+
 def _eps(case: Case, ranks: int) -> list[int]:
     experts, stated = _experts(case), case.row.parallel.ep
     if not experts:
@@ -263,8 +269,10 @@ def _recomputes(case: Case) -> list[Recompute]:
         policies = _default(case, "recompute") or ["none", "selective", "full"]
     names = _known(modules or tuple(case.defaults.get("recompute_modules") or ()))
     if not names and policies == ["none", "selective", "full"]:
-        cheap = ("norm", "moe_act" if _experts(case) else "mlp_act")
+        cheap = ["norm", "moe_act" if _experts(case) else "mlp_act"]
+        cheap += ["mla_up_proj"] if _is_latent(case) else []
         sets: list[Any] = [None, _known(cheap), _known((*cheap, "mlp"))]
+        sets += [_known((*cheap, "mlp", "moe"))] if _experts(case) else []
         selective = [Recompute(policy="selective", modules=some) for some in sets]
         return [Recompute(), *selective, Recompute(policy="full")]
     return [
