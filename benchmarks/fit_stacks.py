@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def main() -> None:
     published = read_jobs(arguments.runs[:1])
     fitted = fit_catalogue([*published, *read_jobs(arguments.runs[1:])], published)
     text = json.dumps(fitted.model_dump(mode="json"), indent=1) + "\n"
-    print(text)
+    sys.stdout.write(text)
     if arguments.write:
         _TARGET.write_text(text, encoding="utf-8")
 

@@ -134,9 +134,7 @@ class MeasuredCollectives:
 class CollectiveFormulas:
     """Latency and bandwidth from link tiers and the catalogue's parameters."""
 
-    def __init__(
-        self, profile: HardwareProfile, values: Mapping[str, float] | None = None
-    ) -> None:
+    def __init__(self, profile: HardwareProfile, values: Mapping[str, float] | None = None) -> None:
         """``values``: of the parameters, in place of the profile's own."""
         self._parameters = ParameterTable(profile, values)
 

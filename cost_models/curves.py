@@ -136,9 +136,7 @@ def shape_class(curve: Curve) -> tuple[str, dict[str, int]]:
 class ParameterTable:
     """The named numbers of a profile that formulas read."""
 
-    def __init__(
-        self, profile: HardwareProfile, values: Mapping[str, float] | None = None
-    ) -> None:
+    def __init__(self, profile: HardwareProfile, values: Mapping[str, float] | None = None) -> None:
         """``values``: in place of the profile's own, where given."""
         self._profile_name = profile.devices.name
         own = {parameter.name: parameter.value for parameter in profile.parameters}

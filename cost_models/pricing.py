@@ -1,8 +1,8 @@
 """Which cost model prices a job: our own runtime's exact books, or a software stack's.
 
-Our layers are described kernel by kernel and priced by curves that were measured where they run. On
-hardware that is known from its catalogue entry alone, and for every other software, the step is that
-of a `StackModel`.
+Our layers are described kernel by kernel and priced by curves that were measured where they run.
+On hardware that is known from its catalogue entry alone, and for every other software, the step is
+that of a `StackModel`.
 """
 
 from __future__ import annotations

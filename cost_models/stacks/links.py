@@ -1,7 +1,7 @@
 """Seconds of collectives between the ranks of a layout's groups.
 
-Ranks are numbered tp, cp, dp, pp from the fastest axis; experts fold over the same ranks as etp, ep,
-edp. A group is given by its size and its stride, so its path needs no list of ranks.
+Ranks are numbered tp, cp, dp, pp from the fastest axis; experts fold over the same ranks as etp,
+ep, edp. A group is given by its size and its stride, so its path needs no list of ranks.
 """
 
 from __future__ import annotations

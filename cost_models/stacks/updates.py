@@ -1,5 +1,5 @@
-"""What a rank does besides computing its micro-batches: gradients summed, weights gathered, updated,
-and brought to the host and back.
+"""What a rank does besides computing its micro-batches: gradients summed, weights gathered,
+updated, and brought to the host and back.
 
     zero 0  all_reduce(gradients)
     zero 1  reduce_scatter over the shard group, all_reduce over its replicas; all_gather(weights)

@@ -172,7 +172,6 @@ class StackStudy:
             }
         )
 
-
     def _layers(
         self, z: NDArray[np.float64], kept: NDArray[np.bool_]
     ) -> dict[str, dict[str, float]]:

@@ -39,7 +39,7 @@ PROMISED = {
 
 def all_commands() -> dict[str, Any]:
     """Every command by its name, those of a group behind the group's."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", {"": command})
         found |= {f"{name} {part}".strip(): each for part, each in inner.items()}

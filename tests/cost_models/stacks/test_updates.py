@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ def stack_model(parameters: Mapping[str, float] = PARAMETERS) -> StackModel:
     return StackModel(MODEL, TRAINING, PROFILE, software, parameters)
 
 
-def updates(**choices: object) -> tuple[Updates, StackModel]:
+def updates(**choices: Any) -> tuple[Updates, StackModel]:
     layout = Layout.of(MODEL, TRAINING, **choices)
     model = stack_model()
     return Updates(
@@ -74,8 +75,9 @@ def test_an_offloaded_optimizer_moves_over_the_host_link_and_works_from_host_mem
     here, _ = updates(dp=32, zero=1)
     there, _ = updates(dp=32, zero=1, offload=("optimizer",))
     own = COUNT / 32
-    at_least_s = own * 6 / PARAMETERS["host.link_bytes_per_s"] + own * 30 / (
-        PARAMETERS["host.memory_bytes_per_s"]
+    at_least_s = (
+        own * 6 / PARAMETERS["host.link_bytes_per_s"]
+        + own * 30 / (PARAMETERS["host.memory_bytes_per_s"])
     )
     assert there.optimizer_s(trained) > at_least_s > here.optimizer_s(trained)
 

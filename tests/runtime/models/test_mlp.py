@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from shardwright.runtime.models.mlp import Activation, activate
+from shardwright.runtime.models.mlp import activate
+from shardwright.specs.bodies import Activation
 
 REFERENCE: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
