@@ -4,6 +4,8 @@ The stack's six numbers and the accelerator's sustained clock are estimated with
 before as the prior (`cost_models.stacks.fit`). What runs of equal layers then have in common stays
 with those layers (``layer.<shape>``), shrunk by how few the runs are: the error of the model for a
 shape of layers is larger than the scatter of its runs, so that one run already tells most of it.
+Where all runs are of one shape, nothing tells what is the shape's and what the software's: then it
+is the software's, and layouts with other layers share it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +33,7 @@ from shardwright.hardware_profiles.stacks import (
 from shardwright.planner.validation.results import Job
 from shardwright.planner.validation.stack_fits import (
     MODEL_ERROR,
+    WITHIN_LAYER,
     StackPricer,
     local_free,
     observations,
@@ -54,7 +57,7 @@ FEWEST_FOR_BAND = 5
 UNLEARNED = 0.9
 """A number whose spread stays above this part of its prior's is known no better than before."""
 OUTLIER = 2.5 * MODEL_ERROR
-"""Logarithm of measured over predicted beyond which a run counts less in `stacks.fit`."""
+"""Logarithm of measured over predicted beyond which a run counts for little, and is named."""
 _NORMAL_P90 = 1.2816
 
 
@@ -142,10 +145,10 @@ def learn(jobs: Sequence[Job], known: Fitted | None = None) -> Lesson:
         one.base = stack_parameters(stack, job.case.profile, known)
     found = [one for _, one in pairs]
     before = _step_times(found, {})
-    result = fit(found, free, noise=MODEL_ERROR)
+    result = fit(found, free, noise=WITHIN_LAYER)
     names = [_layer_of(job, one) for job, one in pairs]
     left = result.measured - result.predicted
-    layers = {name: math.exp(_shared(left, names, name)) for name in dict.fromkeys(names) if name}
+    layers = {name: math.exp(shared) for name, shared in _shared(left, names).items()}
     after = _step_times(found, _values(result) | _on_top(layers, found[0].base))
     groups = _configurations(pairs)
     left_out = _left_out(result, names, groups)
@@ -200,7 +203,9 @@ def _values(result: Fit) -> dict[str, float]:
 
 def _learned(result: Fit) -> tuple[Learned, ...]:
     units = {one.name: one.unit for one in priors()}
-    rows = zip(result.free, result.z, spreads(result), strict=True)
+    # What the model gets wrong for a layout is part of how well its numbers are known.
+    known = spreads(replace(result, noise=MODEL_ERROR))
+    rows = zip(result.free, result.z, known, strict=True)
     return tuple(
         Learned(
             one.name, units[one.name], one.centre, one.value(float(z)), one.spread, float(spread),
@@ -217,9 +222,16 @@ def _layer_of(job: Job, one: Observation) -> str | None:
     return layer_name(job.case.model, job.case.training, one.layout)
 
 
-def _shared(left: NDArray[np.float64], names: Sequence[str | None], name: str | None) -> float:
-    """What runs of equal layers have in common beyond the parameters, of the logarithm."""
-    return shared_residual([float(r) for r, n in zip(left, names, strict=True) if n == name])
+def _shared(left: NDArray[np.float64], names: Sequence[str | None]) -> dict[str, float]:
+    """What runs of equal layers have in common beyond the parameters, of the logarithm, by shape;
+    nothing where all are of one shape."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for residual, name in zip(left, names, strict=True):
+        if name is not None:
+            groups[name].append(float(residual))
+    if len(groups) < 2:
+        return {}
+    return {name: shared_residual(residuals) for name, residuals in groups.items()}
 
 
 def _on_top(layers: Mapping[str, float], base: Mapping[str, float]) -> dict[str, float]:
@@ -254,9 +266,9 @@ def _left_out(
         kept[own] = False
         z = result.without(kept)
         left = result.measured - result.predicted - result.jacobian @ (z - result.z)
-        others = [name if kept[i] else None for i, name in enumerate(names)]
+        shared = _shared(left, [name if kept[i] else None for i, name in enumerate(names)])
         for i in own:
-            found[i] = float(left[i]) - (_shared(left, others, names[i]) if names[i] else 0.0)
+            found[i] = float(left[i]) - shared.get(names[i] or "", 0.0)
     return found
 
 

@@ -51,7 +51,7 @@ _OPEN_WEIGHT = 0.4
 """Of a run whose layout is only partly known."""
 _LAYER_SPREAD = 0.08
 """How far equal layers are off together, of the logarithm: the median model error of a shape."""
-_WITHIN_LAYER = 0.04
+WITHIN_LAYER = 0.04
 """How far runs of equal layers scatter around that."""
 _KNOWN_CLOCK_SPREAD = 0.03
 """A fitted clock may still differ on another site by about so much."""
@@ -195,7 +195,7 @@ def shared_residual(residuals: Sequence[float]) -> float:
     how few they are, 0 for none."""
     if not residuals:
         return 0.0
-    share = len(residuals) / (len(residuals) + (_WITHIN_LAYER / _LAYER_SPREAD) ** 2)
+    share = len(residuals) / (len(residuals) + (WITHIN_LAYER / _LAYER_SPREAD) ** 2)
     return share * statistics.median(residuals)
 
 

@@ -9,22 +9,24 @@ from typing import Any
 from shardwright.cost_models.stacks.step import StackModel
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.resolve import resolve_cluster
-from shardwright.hardware_profiles.stacks import GENERIC, stack_parameters
+from shardwright.hardware_profiles.stacks import GENERIC, fitted, stack_parameters
 from shardwright.planner.calibration.runs import job_of_step
 from shardwright.planner.validation.results import Job
+from shardwright.planner.validation.stack_fits import local_free
 from shardwright.specs import Layout, ModelSpec, SoftwareSpec, TrainingSpec
 from shardwright.specs.sources import read_model
 
-HIDDEN = {
-    "clock.sustained_ratio": 0.88,
-    "stack.compute_ratio": 1.14,
-    "stack.attention_ratio": 1.15,
-    "stack.traffic_ratio": 1.35,
-    "stack.host_s": 2.8e-5,
-    "stack.collective_ratio": 2.0,
-    "stack.hidden_fraction": 0.55,
+BELIEF = {one.name: one for one in local_free(f"stack:{GENERIC}", fitted())} | {
+    one.name: one for one in local_free("device:h100-sxm5-80gb", fitted())
 }
-"""Each about one standard deviation from what the catalogue believes of unknown software."""
+"""What the catalogue believes of unknown software on this accelerator."""
+FASTER = ("clock.sustained_ratio", "stack.hidden_fraction")
+"""Numbers that make steps shorter where they are larger."""
+HIDDEN = {
+    name: one.value(one.scaled(one.centre) + (-1.0 if name in FASTER else 1.0) * one.spread)
+    for name, one in BELIEF.items()
+}
+"""Each one standard deviation slower than what is believed: wherever that moves, so do these."""
 
 SOFTWARE = SoftwareSpec(framework=GENERIC)
 TRAINING = TrainingSpec(global_batch=128, seq_len=4096)

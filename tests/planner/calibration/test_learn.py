@@ -104,16 +104,19 @@ class TestHiddenNumbers:
 
 
 class TestOneRun:
-    @pytest.mark.parametrize("ratio", [0.75, 0.9, 1.0, 1.1, 1.25])
+    @pytest.mark.parametrize(
+        ("ratio", "tolerance"),
+        [(0.75, 0.08), (0.85, 0.04), (1.0, 0.001), (1.15, 0.04), (1.25, 0.08)],
+    )
     def test_its_own_layout_is_then_predicted_within_the_scatter_of_runs(
-        self, ten: list[Job], ratio: float
+        self, ten: list[Job], ratio: float, tolerance: float
     ) -> None:
         for job in ten[:4]:
             measured_s = job.row.step_time_s
             assert measured_s is not None
             expected_s = learn([job]).runs[0].before_s
             (run,) = learn([slower(job, ratio * expected_s / measured_s)]).runs
-            assert run.after_s == pytest.approx(run.measured_s, rel=0.04)
+            assert run.after_s == pytest.approx(run.measured_s, rel=tolerance)
 
     def test_what_is_written_is_what_was_shown(self, ten: list[Job]) -> None:
         lesson = learn(ten[:1])
@@ -167,7 +170,7 @@ def test_a_run_that_does_not_fit_the_others_is_named_and_counts_less(ten: list[J
     spoilt = learn([*ten[:-1], slower(ten[-1], 3.0)])
     assert [run.is_outlier for run in spoilt.runs] == [False] * 9 + [True]
     compute = {one.name: one.after for one in spoilt.parameters}["stack.compute_ratio"]
-    assert compute == pytest.approx(1.14, rel=0.08)
+    assert compute == pytest.approx(hidden.HIDDEN["stack.compute_ratio"], rel=0.08)
 
 
 def test_layers_keep_what_they_have_in_common(ten: list[Job]) -> None:
@@ -177,6 +180,12 @@ def test_layers_keep_what_they_have_in_common(ten: list[Job]) -> None:
     assert min(by_batch.values()) > 1.1
     others = [abs(math.log(r)) for name, r in layers.items() if name not in by_batch]
     assert statistics.median(others) < 0.06
+
+
+def test_runs_of_one_shape_of_layers_teach_the_software_alone(ten: list[Job]) -> None:
+    one_shape = [job for job in ten if (job.layouts[0].tp, job.layouts[0].micro_batch) == (4, 1)]
+    assert learn([slower(job, 1.2) for job in one_shape]).layers == {}
+    assert len(learn(ten).layers) > 1
 
 
 def test_nothing_that_can_be_priced(ten: list[Job]) -> None:
