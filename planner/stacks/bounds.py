@@ -165,8 +165,9 @@ class PipelineBound:
         stage sends on it does not keep."""
         grid, pipeline = self._grid, self._pipeline
         edges = self._edges
-        state, saved = held.state[edges[1:]] - held.state[edges[:-1]], (
-            held.saved[edges[1:]] - held.saved[edges[:-1]]
+        state, saved = (
+            held.state[edges[1:]] - held.state[edges[:-1]],
+            (held.saved[edges[1:]] - held.saved[edges[:-1]]),
         )
         saved[0] = max(0.0, saved[0] - message_bytes)
         if self._schedule is None:
@@ -185,9 +186,7 @@ def _ends_in_flight(
     """Of the first and the last rank: its stages, and micro-batches held at once by chunk."""
     flights = in_flight(schedule, pp=pp, vpp=vpp, num_micro_batches=count)
     ranks = np.array(_ranks(schedule, pp, vpp))
-    return tuple(
-        (np.flatnonzero(ranks == rank), np.array(flights[rank])) for rank in (0, pp - 1)
-    )
+    return tuple((np.flatnonzero(ranks == rank), np.array(flights[rank])) for rank in (0, pp - 1))
 
 
 @lru_cache(maxsize=1024)

@@ -44,6 +44,7 @@ class Pipeline(NamedTuple):
     vpp: int
 
 
+_POLICIES = ("none", "selective", "full")
 SPLITS = ("balanced", "even")
 """How layers are split over stages: by priced time, or as many units as can be in each."""
 
@@ -63,13 +64,14 @@ class StackChoices:
     def key(self) -> tuple[Any, ...]:
         """What orders equally good choices: the smaller key is the plainer layout."""
         grid, cut = self.grid, self.cut
+        policy = self.recompute.partition(":")[0].partition("/")[0]
         return (
-            grid.tp, grid.cp, grid.pp, self.pipeline.vpp, grid.dp, cut.ep, cut.etp,
-            grid.micro_batch, self.zero, int(cut.sequence_parallel), len(self.recompute),
-            self.recompute, CP_KINDS.index(cut.cp_kind), ("none", *SCHEDULES).index(
-                self.pipeline.schedule
-            ), SPLITS.index(self.split),
-        )  # fmt: skip
+            *(grid.tp, grid.cp, grid.pp, self.pipeline.vpp, grid.dp, cut.ep, cut.etp),
+            *(grid.micro_batch, self.zero, int(cut.sequence_parallel)),
+            *(_POLICIES.index(policy), self.recompute, CP_KINDS.index(cut.cp_kind)),
+            ("none", *SCHEDULES).index(self.pipeline.schedule),
+            SPLITS.index(self.split),
+        )
 
     def layout(
         self, problem: Problem, boundaries: tuple[int, ...], others: Mapping[str, Any]

@@ -21,9 +21,7 @@ _SPREADS = (1, 8, 16, 32, 64, 128)
 """Least degrees of expert parallelism that are guessed at: what fits is spread."""
 
 
-def dives(
-    space: StackSpace, prices: StackPrices
-) -> Iterator[tuple[float, Grid, Cut, str, int]]:
+def dives(space: StackSpace, prices: StackPrices) -> Iterator[tuple[float, Grid, Cut, str, int]]:
     """(guessed step in seconds, grid, cut, recompute, zero), the fastest first."""
     found = []
     for grid in small_grids(space.valid, sizes=_SIZES):

@@ -200,10 +200,12 @@ class _Search:
             self._push(bound_s, node)
         last, last_node = self.simulated + RUNNER_UP_SIMULATIONS, self.opened + _RUNNER_UP_NODES
         self._advance_until(
-            lambda: self.simulated >= last
-            or self.opened >= last_node
-            or self._runners_up_are_proven()
-            or self._is_late()
+            lambda: (
+                self.simulated >= last
+                or self.opened >= last_node
+                or self._runners_up_are_proven()
+                or self._is_late()
+            )
         )
 
     def _advance_until(self, is_done: Callable[[], bool]) -> None:
@@ -213,7 +215,8 @@ class _Search:
                 self.aside.append((bound_s, node))
                 continue
             self.opened += 1
-            self.progress(Progress(self.simulated, self.best_step_s, self.least_bound_s))
+            least_s = min(bound_s, self.best_step_s)
+            self.progress(Progress(self.simulated, self.best_step_s, least_s))
             if node.leaf is not None:
                 self._simulate(node)
             elif node.cut is None:

@@ -10,7 +10,12 @@ import pytest
 
 from shardwright.cost_models.pipeline.makespan import PipelineCosts, simulate
 from shardwright.cost_models.pipeline.program import program_of
-from shardwright.hardware_profiles.profile import HardwareProfile, ProfileProvenance
+from shardwright.hardware_profiles.profile import (
+    Curve,
+    HardwareProfile,
+    Point,
+    ProfileProvenance,
+)
 from shardwright.planner.bounds import Floats, UnitBytes, UnitSeconds
 from shardwright.planner.choices import Choices
 from shardwright.planner.problem import Problem
@@ -72,6 +77,13 @@ def tiny_profile(num_devices: int = 4, memory_bytes: int = GIB) -> HardwareProfi
     )  # fmt: skip
     made = ProfileProvenance(created_at="2026-01-01T00:00:00Z", host="test", software={})
     return HardwareProfile(provenance=made, devices=ClusterSpec(name="test", groups=(group,)))
+
+
+def measured(profile: HardwareProfile) -> HardwareProfile:
+    """The profile as if something had been measured there, so that our own books price it."""
+    points = (Point(1.0, 1e-6, 0.0, 1), Point(1e9, 1e-3, 0.0, 1))
+    curve = Curve(quantity="bytes", op="elementwise/nothing", dtype="fp64", points=points)
+    return profile.model_copy(update={"curves": (curve,)})
 
 
 def tiny_problem(

@@ -14,7 +14,7 @@ from shardwright.hardware_profiles.resolve import resolve_cluster
 from shardwright.planner.api import PlanAnswer, estimate, plan
 from shardwright.planner.search import Progress
 from shardwright.specs import Breakdown, InputError, Plan, TrainingSpec
-from tests.planner.conftest import tiny_model
+from tests.planner.conftest import measured, tiny_model
 
 PROFILE = resolve_cluster("dgx-h100", gpus=4)
 TRAINING = TrainingSpec.model_validate({"global_batch": 8, "seq_len": 64})
@@ -182,10 +182,23 @@ def test_bad_questions_are_refused(options: dict[str, Any]) -> None:
         plan_of(**options)
 
 
-def test_adapters_are_refused() -> None:
+def test_adapters_are_planned_on_other_software_and_refused_on_ours() -> None:
     training = TRAINING.model_copy(update={"trainable": "lora:16"})
+    assert plan(model=MODEL, profile=PROFILE, training=training).feasible
     with pytest.raises(InputError, match="lora"):
-        plan(model=MODEL, profile=PROFILE, training=training)
+        plan(model=MODEL, profile=measured(PROFILE), training=training)
+
+
+def test_every_family_and_dimension_is_estimated() -> None:
+    layout = (
+        "tp=2,cp=2,sp=on,recompute=selective:norm+mlp_act,loss_chunks=4,zero=2,offload=optimizer"
+    )
+    answer = estimate(model=MODEL, profile=PROFILE, training=TRAINING, layout=layout)
+    assert answer.feasible
+    assert answer.plan is not None
+    assert answer.plan.software.framework == "generic"
+    found = answer.plan.layout
+    assert (found.cp, found.zero, found.offload, found.loss_chunks) == (2, 2, ("optimizer",), 4)
 
 
 def test_planning_imports_no_torch() -> None:

@@ -1,0 +1,79 @@
+"""Each problem goes to the search that fits it, and both speak alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwright.hardware_profiles.resolve import resolve_cluster
+from shardwright.planner.engine import OwnEngine, StackEngine, engine_for, software_of
+from shardwright.planner.layouts import layout_of
+from shardwright.planner.problem import Constraints, Problem
+from shardwright.specs import InputError, OptimizerSpec, SoftwareSpec, TrainingSpec
+from tests.planner.conftest import measured, tiny_model
+from tests.planner.stacks.small import problem, with_memory
+
+PROFILE = resolve_cluster("dgx-h100", gpus=4)
+TRAINING = TrainingSpec(global_batch=8, seq_len=64)
+
+
+def own_problem(training: TrainingSpec = TRAINING) -> Problem:
+    return Problem(tiny_model(6, hidden=64), training, measured(PROFILE))
+
+
+def test_the_software_follows_from_the_profile() -> None:
+    assert software_of(PROFILE).framework == "generic"
+    assert software_of(measured(PROFILE)).framework == "shardwright"
+    calibrated = PROFILE.model_copy(update={"software": SoftwareSpec(framework="torchtitan")})
+    assert software_of(calibrated).framework == "torchtitan"
+
+
+def test_problems_go_to_their_engines() -> None:
+    assert isinstance(engine_for(own_problem()), OwnEngine)
+    assert isinstance(engine_for(problem()), StackEngine)
+
+
+@pytest.mark.parametrize("made", [own_problem(), problem()], ids=["own", "stack"])
+def test_both_engines_search_and_predict_alike(made: Problem) -> None:
+    engine = engine_for(made)
+    found = engine.search(Constraints(top=2))
+    assert len(found.ranking) == 2
+    assert found.certificate.optimal
+    best = found.ranking[0]
+    assert engine.predict(best.layout) == best.prediction
+    assert not engine.breaks_rules(Constraints())
+    assert {1, 2, 4} <= engine.counts("tp")
+
+
+def test_experts_and_chunks_are_counted() -> None:
+    engine = engine_for(problem())
+    assert engine.counts("ep") == {1, 2, 4}
+    assert {1, 2} <= engine.counts("vpp")
+    assert engine.counts("loss_chunks") == frozenset()
+
+
+def test_the_own_engine_refuses_what_its_books_do_not_describe() -> None:
+    for change in ({"trainable": "lora:8"}, {"optimizer": OptimizerSpec(name="muon")}):
+        with pytest.raises(InputError, match="--stack"):
+            engine_for(own_problem(TRAINING.model_copy(update=change)))
+    made = own_problem()
+    for choices in ({"offload": "optimizer"}, {"compile": True}, {"ep": 2}, {"cp": 2}):
+        with pytest.raises(InputError):
+            engine_for(made).predict(layout_of(made, choices))  # type: ignore[arg-type]
+
+
+def test_what_does_not_fit_has_reasons_and_suggestions_that_fit() -> None:
+    made = problem(gpus=2, usable_bytes=20_000_000)
+    engine = engine_for(made)
+    assert engine.search(Constraints()).ranking == ()
+    (reason,) = engine.reasons(Constraints())
+    assert "20,000,000 bytes" in reason
+    found = engine.suggestions(Constraints())
+    for suggestion in found:
+        again = engine_for(suggestion.problem).search(suggestion.constraints)
+        assert again.ranking, suggestion.text
+
+
+def test_what_was_left_open_is_chosen_where_that_is_enough() -> None:
+    made = with_memory(problem(gpus=2), 600_000_000)
+    (only,) = engine_for(made).suggestions(Constraints(fixed={"tp": 2}))
+    assert only.text.startswith("keep what was named and choose the rest: then tp=2")
