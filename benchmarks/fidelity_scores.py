@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,7 @@ MOST_SMALL_GPUS = 8
 """Of the sweeps' problems that are scored among themselves."""
 MOST_ANCHORS = 40
 """Choices of the one run that a stack is calibrated on."""
-_STEPS = 3
+_STEPS = 2
 """Of a fit that starts from one that is nearly the same."""
 _BLACKWELL = ("B200", "B300", "GB200", "GB300")
 
@@ -108,14 +108,21 @@ class Refitting:
     """
 
     study: StackStudy
+    _found: dict[frozenset[str], Fitted] = field(default_factory=dict)
+    """By the rows that it was fitted to: several scores leave out the same."""
 
-    def fit(self, jobs: Sequence[Job]) -> Pricer:
+    def fit(self, jobs: Sequence[Job]) -> StackPricer:
+        wanted = frozenset(job.row.id for job in jobs)
+        if wanted not in self._found:
+            self._found[wanted] = self._fit(wanted)
+        return StackPricer(self._found[wanted])
+
+    def _fit(self, wanted: frozenset[str]) -> Fitted:
         known, observations, full = self.study.made
-        wanted = {job.row.id for job in jobs}
         kept = np.array([job.row.id in wanted for job in known])
         found = [one for one, is_kept in zip(observations, kept, strict=True) if is_kept]
         again = fit(found, full.free, start=full.without(kept), iterations=_STEPS)
-        return StackPricer(self.study.numbers(again.z, kept))
+        return self.study.numbers(again.z, kept)
 
 
 def read(path: Path) -> tuple[Job | Skip, ...]:
@@ -140,7 +147,7 @@ def gather(
     progress("unseen models")
     unseen_model = held_out(published, "model", fitter if exact else study)
     progress("anchors")
-    anchored = tuple(anchor_all(published, study))
+    anchored = tuple(anchor_all(published, fitter))
     progress("sweeps")
     return Evidence(
         items=tuple(published),
@@ -176,33 +183,30 @@ def is_large(item: Job | Skip) -> bool:
     return gpus is not None and gpus > MOST_SMALL_GPUS
 
 
-def anchor_all(items: Items, study: StackStudy) -> Iterable[Anchored]:
+def anchor_all(items: Items, fitter: Refitting) -> Iterable[Anchored]:
     """Each stack forgotten and then calibrated on one of its fully stated runs."""
     full: dict[str, list[Job | Skip]] = defaultdict(list)
     for item in items:
         if isinstance(item.row, Row) and item.row.is_full_configuration and not item.row.is_oom:
             full[item.row.stack or NOT_STATED].append(item)
     for stack, rows in sorted(full.items()):
-        yield _anchored(stack, rows, study)
+        others = [job for job in _jobs(items) if (job.row.stack or NOT_STATED) != stack]
+        yield _anchored(stack, rows, others, fitter)
 
 
-def _anchored(stack: str, rows: Sequence[Job | Skip], study: StackStudy) -> Anchored:
+def _anchored(
+    stack: str, rows: Sequence[Job | Skip], others: Sequence[Job], fitter: Refitting
+) -> Anchored:
+    """``others``: every run of all other stacks, from which all else is known."""
     jobs = _jobs(rows)
     chosen = choices(len(jobs), 1) if len(jobs) > 1 else []
     chosen = chosen[:: max(1, -(-len(chosen) // MOST_ANCHORS))]
-    known = _without(stack, study) if chosen else None
+    known = fitter.fit(others).known if chosen and others else None
     found = []
     for (index,) in chosen:
         pricer = calibrated([jobs[index]], known)
         found.append(tuple(evaluate([job for job in jobs if job is not jobs[index]], pricer)))
     return Anchored(stack, len(rows), len(rows) - len(jobs), tuple(found))
-
-
-def _without(stack: str, study: StackStudy) -> Fitted | None:
-    """What is known from the runs of all other stacks."""
-    others = [job for job in study.jobs if (job.row.stack or NOT_STATED) != stack]
-    pricer = Refitting(study).fit(others) if others else None
-    return pricer.known if isinstance(pricer, StackPricer) else None
 
 
 def pooled(parts: Iterable[Anchored]) -> list[tuple[float, float]]:

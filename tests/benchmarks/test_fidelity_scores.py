@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.fidelity_scores import (
     Anchored,
+    Refitting,
     WithoutLayers,
     anchor_all,
     gather,
@@ -87,12 +88,38 @@ def test_without_layers_a_model_knows_the_few_parameters_alone() -> None:
     assert WithoutLayers(Watching()).fit([]) is TWO_SECONDS
 
 
+class TestRefitting:
+    def test_what_is_left_out_has_no_part(self) -> None:
+        """However slow the other stack ran, nothing changes for those that did not see it."""
+        kept = [{"stack": "a", "measured": {"iteration_time_s": 1.0}} for _ in range(2)]
+        found = []
+        for seconds in (1.0, 1.5):
+            made = items(*kept, {"stack": "b", "measured": {"iteration_time_s": seconds}})
+            jobs = [item for item in made if isinstance(item, Job)]
+            study = StackStudy(jobs, rounds=1)
+            found.append((study, Refitting(study).fit(jobs[:2]).known))
+        (one, first), (other, second) = found
+        assert first is not None
+        assert second is not None
+        assert set(first.stacks) == {"a"}
+        for name, value in first.stacks["a"].items():
+            assert second.stacks["a"][name] == pytest.approx(value, rel=0.01)
+        learned = [study.made[2].values("stack:b")["stack.host_s"] for study in (one, other)]
+        assert learned[1] != pytest.approx(learned[0], rel=0.01)
+
+    def test_equal_parts_are_fitted_once(self) -> None:
+        jobs = [item for item in items({}, {"stack": "b"}) if isinstance(item, Job)]
+        fitter = Refitting(StackStudy(jobs, rounds=1))
+        assert fitter.fit(jobs[:1]).known is fitter.fit(jobs[:1]).known
+
+
 class TestAnchors:
     def test_every_run_is_chosen_and_the_others_scored(self) -> None:
         made = items(*({"stack": s, "parallel": {"micro_batch": m, "num_microbatches": None}}
                        for s in ("a", "b") for m in (1, 2)), {"stack": "c"})  # fmt: skip
         jobs = [item for item in made if isinstance(item, Job)]
-        found = {part.stack: part for part in anchor_all(made, StackStudy(jobs, rounds=1))}
+        fitter = Refitting(StackStudy(jobs, rounds=1))
+        found = {part.stack: part for part in anchor_all(made, fitter)}
         assert [len(found[s].choices) for s in "abc"] == [2, 2, 0]
         assert [row.id for choice in found["a"].choices for row in choice] == ["r1", "r0"]
 
