@@ -21,12 +21,13 @@ CHECKED = ("cost_models", "hardware_profiles")
 
 UNIT = re.compile(
     r"(^|_)(bytes|s|flops|bytes_per_s|flops_per_s|watts|joules|usd|usd_per_hour|usd_per_gpu_hour"
-    r"|fraction|ratio|hertz|per_s)$"
+    r"|fraction|ratio|hertz|per_s|bytes_per_logit|s_per_flop)$"
 )
 COUNT = re.compile(
     r"^(num_|max_num_|busy_)|(^|_)(ranks|groups|heads|layers|tokens|parameters|devices|nodes|gpus"
     r"|batches|microbatches|micro_batches|kernels|launches|rounds|repeats|steps|stages|workers"
-    r"|chunks|elements|numel|rows|count|cores|samples|messages|most|units)$"
+    r"|chunks|elements|numel|rows|count|cores|samples|messages|most|units"
+    r"|inputs|outputs|adapters|copies|domains|times|iterations|sides|period|experts?|tied|dense)$"
 )
 INDEX = re.compile(r"(^|_)(rank|stage|chunk|layer|index|micro_batch|node|seed|port|fd|start|stop)$")
 SIZE = re.compile(r"(^|_)(size|dim|len|extent|seq_q|seq_kv|batch|degree|length)$")
@@ -39,7 +40,10 @@ DIMENSIONLESS = frozenset({
     "x", "value",  # the unit stands beside them as data
     "capacity", "nic_capacity",  # of a shared resource: how many ranks use it at full speed
     "efficiency", "mfu", "utilisation", "probability", "exponent", "factor", "label_smoothing",
-    "share", "done",  # fractions of a whole
+    "share", "done", "visible",  # fractions of a whole
+    "stride", "source", "target",  # ranks
+    "centre", "spread", "noise", "low", "high", "z", "weight",  # of logarithms and of estimates
+    "tile_intensity", "tile_depth", "wave_rounding", "attention_ramp",  # shapes of kernels
 })  # fmt: skip
 
 NUMERIC = re.compile(

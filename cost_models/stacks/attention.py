@@ -36,7 +36,7 @@ def attention(block: AttentionBlock, s: Sharding, memory_tokens: float | None = 
         width = block.memory_size or hidden
         inputs = [
             projection("qkv", s, s.tokens, hidden, query, bias=block.qkv_bias, before=before,
-                       extra=turned, internal_bytes=unnormed,
+                       extra_bytes=turned, internal_bytes=unnormed,
                        replicated_parameters=_small_parameters(block, heads, kv_heads)),
             projection("qkv", s, memory, width, kv, bias=block.qkv_bias,
                        before=enter_tensor_parallel(s, width, memory)),
@@ -45,7 +45,7 @@ def attention(block: AttentionBlock, s: Sharding, memory_tokens: float | None = 
     else:
         inputs = [
             projection("qkv", s, s.tokens, hidden, query + kv, bias=block.qkv_bias, before=before,
-                       extra=turned, internal_bytes=unnormed,
+                       extra_bytes=turned, internal_bytes=unnormed,
                        replicated_parameters=_small_parameters(block, heads, kv_heads))
         ]  # fmt: skip
         keys = float(s.seq_len)
@@ -89,7 +89,7 @@ def _output(hidden: int, inputs: int, s: Sharding, *, bias: bool) -> Part:
     stream = s.stream_tokens * hidden * s.item_bytes
     mask = s.stream_tokens * hidden * s.dropout
     return projection(
-        "attn_proj", s, s.tokens, inputs, hidden, bias=bias, extra=3 * stream + mask,
+        "attn_proj", s, s.tokens, inputs, hidden, bias=bias, extra_bytes=3 * stream + mask,
         after=leave_tensor_parallel(s, hidden), output_bytes=stream, internal_bytes=mask,
     )  # fmt: skip
 
@@ -191,11 +191,11 @@ def latent_attention(block: LatentAttentionBlock, s: Sharding) -> list[Part]:
     else:
         rank = block.q_lora_rank
         parts.append(projection("qkv", s, rows, hidden, rank, bias=block.bias,
-                                extra=2 * rows * rank * s.item_bytes,
+                                extra_bytes=2 * rows * rank * s.item_bytes,
                                 replicated_parameters=rank))  # fmt: skip
         parts.append(_up(s, rank, heads * qk_size, gather))
     parts.append(projection("qkv", s, rows, hidden, down, bias=block.bias,
-                            extra=2 * rows * down * s.item_bytes,
+                            extra_bytes=2 * rows * down * s.item_bytes,
                             replicated_parameters=block.kv_lora_rank))  # fmt: skip
     up = heads * (block.qk_nope_head_dim + v_size)
     parts.append(_up(s, block.kv_lora_rank, up, enter_tensor_parallel(s, down)))
@@ -214,7 +214,7 @@ def latent_attention(block: LatentAttentionBlock, s: Sharding) -> list[Part]:
 def _up(s: Sharding, rank: int, outputs: int, gather: tuple[object, object]) -> Part:
     part = projection(
         "mla_up_proj", s, s.tokens, rank, outputs, before=gather,  # type: ignore[arg-type]
-        extra=2 * s.tokens * outputs * s.item_bytes,
+        extra_bytes=2 * s.tokens * outputs * s.item_bytes,
     )  # fmt: skip
     return Part(
         part.name, part.forward, part.backward_input, part.backward_weight,

@@ -182,5 +182,6 @@ def projector(block: ProjectorBlock, s: Sharding) -> list[Part]:
 def prediction_entry(hidden: int, s: Sharding, norm_parameters: int) -> Part:
     """MTP: the projection of [hidden; embedding], with norms before."""
     rows = s.stream_tokens
-    return projection("mtp", s, rows, 2 * hidden, hidden, extra=6 * rows * hidden * s.item_bytes,
+    return projection("mtp", s, rows, 2 * hidden, hidden,
+                      extra_bytes=6 * rows * hidden * s.item_bytes,
                       replicated_parameters=norm_parameters)  # fmt: skip

@@ -30,7 +30,7 @@ def mlp(block: MlpBlock, s: Sharding) -> list[Part]:
                    before=enter_tensor_parallel(s, hidden)),
         _activation("mlp_act", s, s.tokens, own, up,
                     parameters=_XIELU_PARAMETERS * (block.activation == "xielu")),
-        projection("mlp", s, s.tokens, own, hidden, bias=block.bias, extra=3 * stream + mask,
+        projection("mlp", s, s.tokens, own, hidden, bias=block.bias, extra_bytes=3 * stream + mask,
                    after=leave_tensor_parallel(s, hidden), output_bytes=stream,
                    internal_bytes=mask),
     ]  # fmt: skip
@@ -56,7 +56,7 @@ def linear(block: LinearBlock, s: Sharding) -> list[Part]:
     stream = s.stream_tokens * hidden * s.item_bytes
     return [
         projection("mlp", s, s.tokens, hidden, s.columns(hidden), bias=block.bias,
-                   before=enter_tensor_parallel(s, hidden), extra=3 * stream,
+                   before=enter_tensor_parallel(s, hidden), extra_bytes=3 * stream,
                    after=leave_tensor_parallel(s, hidden), output_bytes=stream)
     ]  # fmt: skip
 

@@ -109,7 +109,7 @@ def projection(
     bias: bool = False,
     before: tuple[Sequence[Message], Sequence[Message]] = ((), ()),
     after: tuple[Sequence[Message], Sequence[Message]] = ((), ()),
-    extra: float = 0.0,
+    extra_bytes: float = 0.0,
     keeps_output: bool = True,
     output_bytes: float | None = None,
     internal_bytes: float = 0.0,
@@ -117,11 +117,11 @@ def projection(
 ) -> Part:
     """One linear layer of this rank's ``inputs`` x ``outputs`` over ``rows`` tokens.
 
-    ``extra``: bytes of what is fused behind it in forward and again in backward (residual, rope).
+    ``extra_bytes``: of what is fused behind it, in forward and again in backward (residual, rope).
     ``internal_bytes``: kept besides input and output (a dropout mask).
     """
     forward, d_input, d_weight, adapters = products(s, rows, inputs, outputs)
-    tail = (Traffic(extra),) if extra else ()
+    tail = (Traffic(extra_bytes),) if extra_bytes else ()
     size = rows * outputs * s.item_bytes if output_bytes is None else output_bytes
     return Part(
         name,

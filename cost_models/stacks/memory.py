@@ -41,7 +41,7 @@ _RESIDENT_UNITS = 2
 
 @dataclass(frozen=True, slots=True)
 class StageBytes:
-    """A virtual stage on one rank."""
+    """Bytes of a virtual stage on one rank."""
 
     weights: float
     gradients: float

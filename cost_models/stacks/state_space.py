@@ -26,10 +26,10 @@ def state_space(block: StateSpaceBlock, s: Sharding) -> list[Part]:
     small = (block.conv_kernel + block.conv_bias) * conv
     return [
         projection("qkv", s, s.tokens, hidden, inputs, bias=block.bias,
-                   before=enter_tensor_parallel(s, hidden), extra=2 * turned,
+                   before=enter_tensor_parallel(s, hidden), extra_bytes=2 * turned,
                    replicated_parameters=small),
         _scan(block, s, own),
-        projection("attn_proj", s, s.tokens, own, hidden, bias=block.bias, extra=3 * stream,
+        projection("attn_proj", s, s.tokens, own, hidden, bias=block.bias, extra_bytes=3 * stream,
                    after=leave_tensor_parallel(s, hidden), output_bytes=stream),
     ]  # fmt: skip
 

@@ -65,7 +65,11 @@ def test_boundaries_and_recompute_are_taken_as_given() -> None:
         ({"dp": 8, "sequence_parallel": True}, "sequence_parallel", "sequence_parallel = false"),
         ({"dp": 8, "zero": 1, "zero_shard_degree": 3}, "zero_shard_degree", "one of [2, 4]"),
         ({"dp": 8, "zero_shard_degree": 2}, "zero_shard_degree", "zero_shard_degree = 1"),
-        ({"pp": 2, "dp": 4, "vpp": 2}, "schedule", "vpp = 1 or interleaved-1f1b"),
+        (
+            {"pp": 2, "dp": 4, "vpp": 2, "schedule": "1f1b"},
+            "schedule",
+            "vpp = 1 or interleaved-1f1b",
+        ),
         (
             {"pp": 2, "dp": 4, "vpp": 2, "schedule": "zb-h1"},
             "schedule",
