@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from shardwright.cost_models.blocks.support import check_supported
 from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.hardware_profiles.device import current_device_type, device_count
 from shardwright.hardware_profiles.discover import local_cluster
@@ -75,6 +76,7 @@ def check_plan(plan: Plan) -> None:
             why="the runtime does not execute that",
             fix="plan again with --fix, such as --fix cp=1",
         )
+    check_supported(plan.model, plan.layout)
     _check_schedule(plan)
 
 
@@ -118,7 +120,12 @@ def _not_executable(plan: Plan) -> list[str]:
             (f"schedule {layout.schedule}", layout.schedule not in _SCHEDULES),
             (f"precision {plan.training.precision}", plan.training.precision not in _PRECISIONS),
             (f"trainable {plan.training.trainable}", plan.training.trainable != "full"),
+            (f"optimizer {plan.training.optimizer.name}", plan.training.optimizer.name != "adamw"),
             (f"offload {' '.join(layout.offload)}", bool(layout.offload)),
+            (f"etp = {layout.etp}", layout.etp > 1),
+            ("compile", layout.compile),
+            ("reshard_after_forward off", not layout.reshard_after_forward),
+            ("recompute of some layers", any(r.num_layers is not None for r in layout.recompute)),
             (f"loss_chunks = {layout.loss_chunks}", layout.loss_chunks > 1),
             ("stages with different grids", layout.stage_meshes is not None),
             (f"rank order {layout.rank_order}", layout.rank_order != "tp-cp-dp-pp"),

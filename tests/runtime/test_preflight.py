@@ -67,6 +67,11 @@ def test_plan_for_another_world_size_is_refused() -> None:
         pytest.param({"cp": 2}, "cp = 2", id="cp"),
         pytest.param({"recompute": Recompute(policy="selective")}, "selective recompute", id="re"),
         pytest.param({"loss_chunks": 2}, "loss_chunks = 2", id="loss-chunks"),
+        pytest.param({"compile": True}, "compile", id="compile"),
+        pytest.param({"reshard_after_forward": False}, "reshard_after_forward", id="reshard"),
+        pytest.param(
+            {"recompute": Recompute(policy="full", num_layers=1)}, "some layers", id="partial"
+        ),
         pytest.param({"offload": ("optimizer",)}, "offload optimizer", id="offload"),
         pytest.param({"pp": 2, "schedule": "zb-h1"}, "schedule zb-h1", id="zb-h1"),
         pytest.param({"pp": 2, "schedule": "zb-h2"}, "schedule zb-h2", id="zb-h2"),
