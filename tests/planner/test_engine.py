@@ -58,7 +58,7 @@ def test_the_own_engine_refuses_what_its_books_do_not_describe() -> None:
     made = own_problem()
     for choices in ({"offload": "optimizer"}, {"compile": True}, {"ep": 2}, {"cp": 2}):
         with pytest.raises(InputError):
-            engine_for(made).predict(layout_of(made, choices))  # type: ignore[arg-type]
+            engine_for(made).predict(layout_of(made, choices))
 
 
 def test_what_does_not_fit_has_reasons_and_suggestions_that_fit() -> None:
