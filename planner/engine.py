@@ -245,4 +245,3 @@ def _not_ours(beyond: list[str]) -> InputError:
         why="its curves were measured for Shardwright's own runtime, which does not do that yet",
         fix="leave it out, or name another software with --stack (see `shardwright stacks`)",
     )
-
