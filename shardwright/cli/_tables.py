@@ -175,8 +175,12 @@ def assumed_in_words(assumed: dict[str, str]) -> str:
 def ties_in_words(plan: Plan) -> Iterator[str]:
     """Which others the model cannot tell apart from the chosen layout."""
     if plan.ties:
-        names = ";  ".join(layout_in_words(candidate.layout) for candidate in plan.ties)
-        yield f"ties      too close to the best for this model, only a trial can tell: {names}"
+        tied = {candidate.layout for candidate in plan.ties}
+        rows = [f"{row}" for row, one in enumerate(ranked(plan), 1) if one.layout in tied]
+        yield (
+            f"ties      {'rows' if len(rows) > 1 else 'row'} {', '.join(rows)} of the table: too"
+            " close to the best for this model, only a trial can tell"
+        )
 
 
 def budget_in_words(plan: Plan) -> Iterator[str]:
