@@ -380,11 +380,11 @@ def parameters_text() -> str:
     rows = []
     for one in priors():
         if one.scope == "all":
-            values = [known.kernels[one.name]]
+            values = [known.kernels.get(one.name, one.centre)]
         elif one.scope == "device":
             values = list(known.clocks.values())
         else:
-            values = [stack[one.name] for stack in known.stacks.values()]
+            values = [stack.get(one.name, one.centre) for stack in known.stacks.values()]
         found = f"{min(values):.3g}" if len(values) == 1 else (
             f"{min(values):.3g} to {max(values):.3g} ({len(values)})"
         )  # fmt: skip
