@@ -110,13 +110,14 @@ def _core(
     queries = float(s.seq_len) if all_to_all else s.local_len
     output = s.tokens * heads * v_size * s.item_bytes
     if s.flash:
-        core: list[Operation] = [
-            FlashAttention(s.batch, own_heads, queries, keys, qk_size, v_size, visible, False)
-        ]
-        back: list[Operation] = [
-            FlashAttention(s.batch, own_heads, queries, keys, qk_size, v_size, visible, True),
-            Traffic(3 * output),  # row sums of gradient x output
-        ]
+        # A ring meets the keys in as many parts as there are ranks, and adds up its results.
+        rounds = s.cp if s.cp_kind == "ring" and not cross else 1
+        part, merged = keys / rounds, Traffic(3 * output)
+        shape = (s.batch, own_heads, queries, part, qk_size, v_size, visible)
+        core: list[Operation] = [FlashAttention(*shape, False)] * rounds
+        core += [merged] * (rounds - 1)
+        back: list[Operation] = [FlashAttention(*shape, True)] * rounds
+        back += [merged] * rounds  # row sums of gradient x output, and the parts' sums
         internal, scratch = 4.0 * s.tokens * heads, 0.0
     else:
         scratch = s.batch * own_heads * queries * keys * s.item_bytes

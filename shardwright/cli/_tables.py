@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from shardwright.cli._output import table as table_of
 from shardwright.planner.explain import time_shares, what_limits
-from shardwright.planner.layouts import layout_in_words
 from shardwright.specs import (
     Candidate,
     Certificate,
