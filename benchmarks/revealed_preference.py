@@ -92,6 +92,8 @@ class Judgement:
     """Those that are valid and fit."""
     why_not_tuned: str | None
     """None: the layout counts as chosen by experts."""
+    fastest: tuple[str, float] | None = None
+    """The source's fastest run of the job, and its step over that of this row."""
 
     @property
     def best(self) -> Neighbour | None:
@@ -143,10 +145,13 @@ def _is_of_a_source(job: Job) -> bool:
 
 def _problem(job: Job) -> object:
     """What rows have in common that are layouts of one job."""
-    case, row = job.case, job.row
-    if row.problem:
-        return row.problem
-    return row.stack, id(case.model), case.training, case.accelerator, case.num_gpus
+    return job.row.problem or _job_key(job)
+
+
+def _job_key(job: Job) -> object:
+    """The job itself; a problem may be of one release of the software alone."""
+    case = job.case
+    return job.row.stack, id(case.model), case.training, case.accelerator, case.num_gpus
 
 
 def _why_not(job: Job, fastest_s: float) -> str | None:
@@ -333,6 +338,18 @@ def _stack_line(stack: str | None, compared: Sequence[Judgement]) -> str:
     )
 
 
+def fastest_of_jobs(jobs: Sequence[Job]) -> dict[str, Job]:
+    """For each row the fastest run of its job, whatever the release of the software."""
+    groups: dict[object, list[Job]] = defaultdict(list)
+    for job in jobs:
+        groups[_job_key(job)].append(job)
+    return {
+        job.row.id: min(group, key=lambda one: (one.row.step_time_s or 0.0, one.row.id))
+        for group in groups.values()
+        for job in group
+    }
+
+
 def _defects(rows: Sequence[Judgement]) -> Iterator[str]:
     """Rows with a clearly better neighbour: kinds first, then one by one."""
     yield f"\n## Suspected defects of the model ({len(rows)})\n"
@@ -351,13 +368,15 @@ def _defects(rows: Sequence[Judgement]) -> Iterator[str]:
     yield (
         "\nThe dominant term is what the neighbour is predicted to save most seconds of. "
         "Where the published step itself is predicted too slow, the error is in that; where it is"
-        " right,\nin the neighbour's."
+        " right,\nin the neighbour's, or experts did not choose: the last column is the source's"
+        " fastest run of the same job,\nof any release, and its step over that of the row."
     )
     yield (
         "\n| row | layout | predicted / measured | neighbour | ratio |"
         " dominant term: published -> neighbour | peak GiB | of |"
+        " fastest run |"
     )
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for one in sorted(rows, key=lambda row: -row.ratio):
         yield _defect_line(one)
 
@@ -371,6 +390,8 @@ def _defect_line(one: Judgement) -> str:
     )
     own = one.published.prediction
     whole = format_seconds(own.step_time_s)
+    name, step_ratio = one.fastest or (one.id, 1.0)
+    fastest = "itself" if name == one.id else f"{name}: {step_ratio:.2f}"
     known = f"{own.step_time_s / one.measured_s:.2f}" if one.measured_s else "-"
     peaks = " -> ".join(
         f"{max(choice.prediction.peak_memory_bytes) / GIB:.0f}"
@@ -379,7 +400,7 @@ def _defect_line(one: Judgement) -> str:
     return (
         f"| {one.id} | {layout_words(one.published.layout)} | {known} | {one.best.step} |"
         f" {one.ratio:.3f} | {term}: {before} -> {after} of {whole} | {peaks} |"
-        f" {own.memory_capacity_bytes / GIB:.0f} |"
+        f" {own.memory_capacity_bytes / GIB:.0f} | {fastest} |"
     )
 
 
@@ -403,10 +424,17 @@ def _refused(judgements: Sequence[Judgement]) -> Iterator[str]:
 
 def judge_all(items: Sequence[Job | Skip], pricer: Pricer) -> tuple[list[Judgement], list[str]]:
     """Every row of the sources, and those that could not be priced with the reason."""
-    found, unpriced = [], []
-    for job, why_not in tuned_jobs(items):
+    found: list[Judgement] = []
+    unpriced: list[str] = []
+    tuned = tuned_jobs(items)
+    fastest = fastest_of_jobs([job for job, _ in tuned])
+    for job, why_not in tuned:
+        other = fastest[job.row.id].row
+        assert other.step_time_s is not None
+        assert job.row.step_time_s is not None
+        beside = (other.id, other.step_time_s / job.row.step_time_s)
         try:
-            found.append(judge(job, pricer, why_not))
+            found.append(replace(judge(job, pricer, why_not), fastest=beside))
         except ShardwrightError as error:
             unpriced.append(f"{job.row.id}: {error.problem}")
     return found, unpriced

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,14 @@ class TestReport:
         assert "| megatron-lm-2022 | 2 | 1 of 2 (50%) |" in text
         assert "| korth-1 | tp2 pp2 dp2 mb2 full | 0.60 |" in text
         assert "| korth-2 |" not in text
+
+    def test_a_later_release_that_ran_the_job_faster_is_named(self) -> None:
+        old = job(problem="release 1")
+        new = job(id="korth-2", problem="release 2", measured={"iteration_time_s": 0.5})
+        same = replace(new, case=replace(new.case, model=old.case.model))
+        text = "\n".join(report(*judge_all([old, same], by({"tp2 pp2": 1.2}))))
+        assert "| korth-2: 0.25 |" in text
+        assert "| itself |" in text
 
     def test_rows_that_cannot_be_priced_are_named(self) -> None:
         def price(model: ModelSpec, layout: Layout) -> Prediction:
