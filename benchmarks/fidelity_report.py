@@ -216,8 +216,10 @@ def _targets_text(found: Sequence[Target]) -> str:
     reached = sum(bool(one.is_met) for one in counted)
     return (
         f"{reached} of {len(counted)} are reached. Rows are those with a full configuration; of"
-        " medians and percentiles,\na skipped row counts as an error of 100 %.\n\n"
-        + table(headings, cells)
+        " medians and percentiles,\na skipped row counts as an error of 100 %. No test on runs that"
+        " nobody had seen are two things: bands are\nquantiles of such residuals of these very rows,"
+        " and facts about stacks (kernels, what overlaps, what is kept)\nwere written with them in"
+        " view.\n\n" + table(headings, cells)
     )
 
 
