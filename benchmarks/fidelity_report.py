@@ -217,9 +217,9 @@ def _targets_text(found: Sequence[Target]) -> str:
     return (
         f"{reached} of {len(counted)} are reached. Rows are those with a full configuration; of"
         " medians and percentiles,\na skipped row counts as an error of 100 %. No test on runs that"
-        " nobody had seen are two things: bands are\nquantiles of such residuals of these very rows,"
-        " and facts about stacks (kernels, what overlaps, what is kept)\nwere written with them in"
-        " view.\n\n" + table(headings, cells)
+        " nobody had seen are two things: bands are\nquantiles of such residuals of these very"
+        " rows, and facts about stacks (kernels, what overlaps, what is kept)\nwere written with"
+        " them in view.\n\n" + table(headings, cells)
     )
 
 
