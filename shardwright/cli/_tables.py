@@ -41,13 +41,16 @@ def candidates_table(candidates: Sequence[Candidate], *, chosen: int | None = 0)
     return table
 
 
+_CP_KINDS = {"ring": "ring", "all_to_all": "a2a", "all_gather": "gather"}
+
+
 def candidate_cells(candidate: Candidate, *, experts: bool = False) -> list[str]:
     """The columns after ``rank`` of one layout; ``experts``: with theirs."""
     layout, prediction = candidate.layout, candidate.prediction
     peak = max(prediction.peak_memory_bytes)
     return [
         f"{layout.tp} sp" if layout.sequence_parallel else f"{layout.tp}",
-        f"{layout.cp}",
+        f"{layout.cp} {_CP_KINDS[layout.cp_kind]}" if layout.cp > 1 else "1",
         pipeline_in_words(layout),
         *(f"{degree}" for degree in (layout.vpp, layout.dp)),
         *([f"{layout.ep}" if layout.etp == 1 else f"{layout.ep} etp {layout.etp}"] * experts),
@@ -72,10 +75,9 @@ def step_in_words(prediction: Prediction) -> str:
 
 
 def pipeline_in_words(layout: Layout) -> str:
-    """``8``, or ``8 gpipe`` where the schedule is not the usual 1f1b."""
-    if layout.schedule in (None, ScheduleName.ONE_F_ONE_B):
-        return f"{layout.pp}"
-    return f"{layout.pp} {layout.schedule}"
+    """``8``, or ``8 gpipe`` where the schedule is not the usual one: 1f1b, interleaved with vpp."""
+    usual = (None, ScheduleName.ONE_F_ONE_B if layout.vpp == 1 else ScheduleName.INTERLEAVED)
+    return f"{layout.pp}" if layout.schedule in usual else f"{layout.pp} {layout.schedule}"
 
 
 def recompute_in_words(layout: Layout) -> str:
