@@ -20,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shardwright.hardware_profiles.stacks import Fitted, FittedBand
+from shardwright.cost_models.pricing import body_kinds
+from shardwright.hardware_profiles.stacks import Fitted, FittedBand, Seen
 from shardwright.planner.validation.cross import HoldOut, held_out
 from shardwright.planner.validation.problem import CaseMaker
 from shardwright.planner.validation.results import Job, Skip, prepare
@@ -66,6 +67,17 @@ def rounded(fitted: Fitted) -> Fitted:
     )
 
 
+def reach(jobs: Sequence[Job]) -> Seen:
+    """How far timed runs go."""
+    timed = [job.case for job in jobs if job.row.step_time_s]
+    return Seen(
+        num_gpus=max(case.num_gpus for case in timed),
+        seq_len=max(case.training.seq_len for case in timed),
+        hidden_size=max(case.model.decoder.hidden_size for case in timed),
+        blocks=tuple(sorted({kind for case in timed for kind in body_kinds(case.model)})),
+    )
+
+
 def fit_catalogue(items: Sequence[Job | Skip], published: Sequence[Job | Skip]) -> Fitted:
     """The numbers from all rows, the bands from those of ``published``."""
     study = StackStudy([item for item in items if isinstance(item, Job)])
@@ -76,6 +88,7 @@ def fit_catalogue(items: Sequence[Job | Skip], published: Sequence[Job | Skip]) 
         "fitted_from": "benchmarks/fit_stacks.py: published runs and A100 layout sweeps,"
         f" {len(observations)} runs",
         "layers": {},
+        "seen": reach(study.jobs),
         "band_seen": band(published, study, "model"),
         "band_unseen": unseen,
         "band_unmeasured": widened(unseen),

@@ -78,6 +78,16 @@ class FittedBand(Spec):
     high: float = Field(gt=0)
 
 
+class Seen(Spec):
+    """How far the fitted runs reach; beyond, predictions extrapolate."""
+
+    num_gpus: int
+    seq_len: int
+    hidden_size: int
+    blocks: tuple[str, ...]
+    """Kinds of blocks that their layers are made of."""
+
+
 class Fitted(Spec):
     """Numbers fitted from published runs, and how."""
 
@@ -101,6 +111,7 @@ class Fitted(Spec):
     layers: dict[str, dict[str, float]] = Field(default_factory=dict)
     """By stack: what runs of equal layers say beyond the parameters (``layer.<shape>``). The
     catalogue holds none; a calibration on many runs of one's own does."""
+    seen: Seen | None = None
     num_runs: dict[str, int] = Field(default_factory=dict)
     """By stack: how many runs it was fitted from."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import shardwright
 from shardwright.cost_models.pipeline.schedules import schedule_of
+from shardwright.cost_models.pricing import extrapolations
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.rank_environment import rank_environment
 from shardwright.planner.engine import engine_for, software_of
@@ -116,7 +117,7 @@ def plan(
     )
     engine = engine_for(problem)
     result = engine.search(constraints, progress)
-    stated = dict(assumed or {})
+    stated = {**(assumed or {}), **_beyond(problem)}
     if not result.ranking:
         why = engine.reasons(constraints)
         helps = tuple(one.text for one in engine.suggestions(constraints))
@@ -148,7 +149,7 @@ def estimate(
     problem = _problem(model, training, profile, software)
     chosen = parse_choices(layout) if isinstance(layout, str) else normalise_choices(layout)
     wanted = layout_of(problem, chosen)
-    stated = dict(assumed or {})
+    stated = {**(assumed or {}), **_beyond(problem)}
     violations = wanted.violations(model, problem.cluster, training)
     if violations:
         return PlanAnswer(False, None, stated, tuple(str(broken) for broken in violations))
@@ -162,6 +163,16 @@ def estimate(
     why = (overflow_in_words(prediction),)
     helps = tuple(one.text for one in engine.suggestions(Constraints(fixed=chosen)))
     return PlanAnswer(False, made, stated, why, helps, certificate)
+
+
+def _beyond(problem: Problem) -> dict[str, str]:
+    """That a prediction extrapolates, and in what, as something assumed."""
+    found = extrapolations(problem.model, problem.training, problem.profile)
+    return (
+        {"extrapolates": "beyond every run that prices were fitted to: " + "; ".join(found)}
+        if found
+        else {}
+    )
 
 
 def _problem(

@@ -9,6 +9,7 @@
 | ``host.sync_ratio`` | 1 | more host time for each further tensor-parallel rank |
 | ``host.step_launches`` | count | kernels' worth of host time once per step |
 | ``kernel.eager_traffic_ratio`` | 1 | bytes of operators run one by one, over fused kernels' |
+| ``kernel.unaligned_ratio`` | 1 | attention's products where heads are no multiple of 8 wide |
 | ``host.message_launches`` | count | kernels' worth of host time for each pipeline message |
 | ``layer.<shape>`` | 1 | measured over predicted time of such layers; absent: 1 |
 | ``attention_slowdown.<kernel>`` | 1 | an older generation of the kernel, over the newest |
@@ -78,6 +79,7 @@ def device_rates(
         wave_rounding=parameters["kernel.wave_rounding"],
         attention_ramp=parameters["kernel.attention_ramp"],
         gap_s=parameters["kernel.gap_s"],
+        unaligned_ratio=parameters["kernel.unaligned_ratio"],
         compute_ratio=parameters["stack.compute_ratio"],
         attention_ratio=parameters["stack.attention_ratio"]
         * parameters.get(f"attention_slowdown.{software.attention_kernel}", 1.0),

@@ -22,6 +22,9 @@ _TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
 
 _LARGEST = 256 * 128 / (256 + 128)
 """I of the largest tile, which the best measured rate belongs to."""
+_ALIGNED = 8
+"""Elements of two bytes in the 16 that tensor cores load at once (NVIDIA, Matrix Multiplication
+Background: products are fastest where all sizes are multiples of 16 bytes)."""
 _FULL_RAMP = 1 / 3
 """Without a causal mask there are no half-empty blocks: a third of the tokens are lost
 (FlashAttention-2 on A100, head dim 64: 132 of 176 TFLOP/s at 512 tokens, causal 88 of 171)."""
@@ -51,6 +54,8 @@ class DeviceRates:
     """s0, in tokens."""
     gap_s: float
     """Between kernels on the device."""
+    unaligned_ratio: float = 1.0
+    """Of the time of attention's products where a head is no multiple of `_ALIGNED` wide."""
     compute_ratio: float = 1.0
     """Of this software's time for products over the device's best."""
     attention_ratio: float = 1.0
@@ -76,6 +81,8 @@ class DeviceRates:
             seconds = waves * work * (area + i0 * (tm + tn)) * normal
             if seconds < best:
                 best = seconds
+        if batch > 1 and not is_narrow and (k % _ALIGNED or n % _ALIGNED):
+            best *= self.unaligned_ratio
         item = self.matmul_bytes if is_narrow else self.item_bytes
         moved = batch * ((m * k + k * n) * item + m * n * self.item_bytes)
         return max(best * self.compute_ratio, moved / self.memory_bytes_per_s) + self.gap_s

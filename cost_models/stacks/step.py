@@ -25,7 +25,10 @@ from shardwright.cost_models.stacks.stage import Holding, StageBuilder
 from shardwright.cost_models.stacks.updates import Trained, Updates
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.specs import (
+    AttentionBlock,
     Breakdown,
+    LatentAttentionBlock,
+    LayerBlock,
     Layout,
     MemoryParts,
     ModelSpec,
@@ -80,7 +83,18 @@ def _blocking(seconds: StageSeconds) -> StageSeconds:
 def layer_name(model: ModelSpec, training: TrainingSpec, layout: Layout) -> str:
     """The parameter that says how much longer layers of this shape take than predicted, where runs
     of such layers were measured."""
-    shape = f"h{model.decoder.hidden_size}/s{training.seq_len}/b{layout.micro_batch}"
+    heads = next(
+        (
+            branch.body.num_heads
+            for block in model.decoder.blocks
+            if isinstance(block, LayerBlock)
+            for branch in block.branches
+            if isinstance(branch.body, AttentionBlock | LatentAttentionBlock)
+        ),
+        0,
+    )
+    hidden = f"h{model.decoder.hidden_size}/a{heads}"
+    shape = f"{hidden}/s{training.seq_len}/b{layout.micro_batch}"
     return f"layer.{shape}/tp{layout.tp}/cp{layout.cp}/ep{layout.ep}"
 
 

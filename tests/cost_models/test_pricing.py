@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.cost_models.pricing import stack_model, step_model
+from shardwright.cost_models.pricing import extrapolations, stack_model, step_model
 from shardwright.cost_models.stacks.step import StackModel
 from shardwright.cost_models.step import StepModel
 from shardwright.hardware_profiles.profile import Curve, Point
 from shardwright.hardware_profiles.resolve import resolve_cluster
+from shardwright.hardware_profiles.stacks import stack_facts
 from shardwright.specs import Layout, SoftwareSpec, TrainingSpec
+from shardwright.specs.sources import resolve_model
 from tests.cost_models.stacks.cases import small
 
 MODEL = small()
@@ -56,3 +58,30 @@ def test_both_models_answer_alike() -> None:
     found = step_model(MODEL, TRAINING, CATALOGUED, SoftwareSpec()).predict(layout)
     assert found.step_time_s > 0
     assert len(found.memory) == 1
+
+
+def test_what_no_run_reached_is_said_and_widens_the_band() -> None:
+    model = resolve_model("llama-3.1-8b")
+    training = TrainingSpec(global_batch=4096, seq_len=4096)
+    near, far = resolve_cluster("dgx-h100:1"), resolve_cluster("dgx-h100:512")
+    assert extrapolations(model, training, near) == ()
+    assert "4,096 GPUs" in extrapolations(model, training, far)[0]
+    software = stack_facts(None).software
+    bands = []
+    for profile in (near, far):
+        layout = Layout.of(model, training, dp=profile.devices.num_devices, zero=3)
+        prediction = stack_model(model, training, profile, software).predict(layout)
+        low_s, high_s = prediction.step_time_band_s
+        bands.append((low_s / prediction.step_time_s, high_s / prediction.step_time_s))
+    assert bands[1][0] < bands[0][0] < 1 < bands[0][1] < bands[1][1]
+
+
+def test_kinds_of_layers_that_no_run_had_are_named() -> None:
+    training = TrainingSpec(global_batch=64, seq_len=512)
+    profile = resolve_cluster("dgx-h100:1")
+    (said,) = extrapolations(resolve_model("mamba2-2.7b"), training, profile)
+    assert "state space" in said
+    assert any(
+        "bidirectional attention" in text
+        for text in extrapolations(resolve_model("bert-base-uncased"), training, profile)
+    )

@@ -62,7 +62,7 @@ class TestNumbers:
     def test_nothing_is_kept_by_model_or_by_run(self) -> None:
         assert fitted().layers == {}
         kernels = fitted().kernels
-        assert len(kernels) <= 10
+        assert len(kernels) <= 12
         assert not any(name.startswith(("layer.", "stack.")) for name in kernels)
 
     def test_stacks_with_numbers_have_facts(self) -> None:
