@@ -53,7 +53,7 @@ _LAYER_SPREAD = 0.08
 """How far equal layers are off together, of the logarithm: the median model error of a shape."""
 WITHIN_LAYER = 0.04
 """How far runs of equal layers scatter around that."""
-_KNOWN_CLOCK_SPREAD = 0.03
+_KNOWN_CLOCK_SPREAD = 0.06
 """A fitted clock may still differ on another site by about so much."""
 
 
