@@ -329,12 +329,14 @@ class StackModel:
         self, layout: Layout, s: Sharding, groups: dict[str, tuple[int, int]]
     ) -> tuple[float, ...]:
         """Of each boundary between virtual stages: inside a link domain, or across."""
-        size = self._builder.message_bytes(s)
-        stride = groups["pp"][1]
-        return tuple(
-            0.0 if a.rank == b.rank else self._links.message_s(size, a.rank, b.rank, stride)
-            for a, b in zip(layout.stages, layout.stages[1:], strict=False)
-        )
+        size, stride = self._builder.message_bytes(s), groups["pp"][1]
+        ranks = [stage.rank for stage in layout.stages]
+        pairs = list(zip(ranks, ranks[1:], strict=False))
+        known = {
+            (a, b): 0.0 if a == b else self._links.message_s(size, a, b, stride)
+            for a, b in dict.fromkeys(pairs)
+        }
+        return tuple(map(known.__getitem__, pairs))
 
     def _overlap_ratio(self, stages: Sequence[StageTimes]) -> float:
         """How long an overlapped forward and backward take together, over one after the other:
