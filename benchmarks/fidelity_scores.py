@@ -92,8 +92,8 @@ class WithoutLayers:
 
     base: Fitter
 
-    def fit(self, jobs: Sequence[Job]) -> Pricer:
-        found = self.base.fit(jobs)
+    def fit(self, jobs: Sequence[Job], *, unseen: Sequence[Job] = ()) -> Pricer:
+        found = self.base.fit(jobs, unseen=unseen)
         if not isinstance(found, StackPricer) or found.known is None:
             return found
         return StackPricer(found.known.model_copy(update={"layers": {}}), found.fresh)
@@ -111,7 +111,7 @@ class Refitting:
     _found: dict[frozenset[str], Fitted] = field(default_factory=dict)
     """By the rows that it was fitted to: several scores leave out the same."""
 
-    def fit(self, jobs: Sequence[Job]) -> StackPricer:
+    def fit(self, jobs: Sequence[Job], *, unseen: Sequence[Job] = ()) -> StackPricer:
         wanted = frozenset(job.row.id for job in jobs)
         if wanted not in self._found:
             self._found[wanted] = self._fit(wanted)

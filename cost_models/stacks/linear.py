@@ -86,6 +86,10 @@ def products(
         forward.append(Traffic(rows * inputs * batch * quantise))
         d_input.append(Traffic(both))  # the gradient, and both transposed for the weight gradient
     adapters = 0.0
+    if s.adapter_rank and s.weight_bytes < s.item_bytes:
+        widened = Traffic(inputs * outputs * batch * (s.weight_bytes + s.item_bytes))
+        forward.append(widened)
+        d_input.append(widened)
     if s.adapter_rank and adapted:
         rank = s.adapter_rank
         adapters = batch * rank * (inputs + outputs)

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from shardwright.cost_models.stacks.sharding import QUANTISED_BYTES
 from shardwright.cost_models.stacks.stage import Holding
 from shardwright.hardware_profiles.stack_memory import MemoryFacts, memory_facts
 from shardwright.specs import Layout, MemoryParts, SoftwareSpec, TrainingSpec
@@ -29,9 +30,6 @@ from shardwright.specs.prediction import MemoryVerdict
 
 MemoryKind = Literal["device", "reserved", "allocated_or_unknown"]
 
-_QUANTISED_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
-"""NF4 in blocks of 64 with scales of one byte, these in blocks of 256 with fp32 scales
-(QLoRA, arXiv 2305.14314, section 3)."""
 _BYTE_MOMENT = 1 + 4 / 256
 """A moment in one byte, with an fp32 scale for each block of 256 (arXiv 2110.02861)."""
 _FP32_BYTES = 4
@@ -273,7 +271,7 @@ class _State:
         self._layout, self._dtypes = layout, dtypes
         self._item, self._gradient = dtypes.parameter_bytes, dtypes.gradient_bytes
         self._optimizer = training.optimizer.name
-        self._frozen_item = _QUANTISED_BYTES if training.trainable.startswith("q") else self._item
+        self._frozen_item = QUANTISED_BYTES if training.trainable.startswith("q") else self._item
         self._copies = facts.gradient_copy_bytes.get(training.precision, 0.0)
         is_narrow = dtypes.matmul in ("fp8", "fp4")
         self._narrow = facts.narrow_weight_bytes if is_narrow and layout.zero < 3 else 0.0

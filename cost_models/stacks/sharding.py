@@ -8,6 +8,10 @@ from typing import Literal
 
 CpKind = Literal["ring", "all_to_all", "all_gather"]
 
+QUANTISED_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""NF4 in blocks of 64 with scales of one byte, these in blocks of 256 with fp32 scales
+(QLoRA, arXiv 2305.14314, section 3)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
@@ -42,6 +46,8 @@ class Sharding:
     """Whether operands of the large products are kept in their dtype, not in the activations'."""
     loss_bytes: float = 10.0
     """Alive for each logit at the loss's fullest moment, where the loss is not fused."""
+    weight_bytes: float = 2.0
+    """Of a frozen weight as it is kept: QLoRA's are made wide before each product."""
 
     @property
     def local_len(self) -> float:

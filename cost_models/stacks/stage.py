@@ -17,7 +17,7 @@ from shardwright.cost_models.stacks.layers import (
     prediction_work,
     shared_work,
 )
-from shardwright.cost_models.stacks.sharding import Sharding
+from shardwright.cost_models.stacks.sharding import QUANTISED_BYTES, Sharding
 from shardwright.hardware_profiles.stack_memory import memory_facts
 from shardwright.specs import (
     HeadBlock,
@@ -119,6 +119,8 @@ class StageBuilder:
             self._software.fused_sinks, self._software.dropout, training.adapter_rank,
             self._is_frozen(self._decoder), keeps_narrow=self._facts.keeps_narrow_inputs,
             loss_bytes=self._facts.loss_bytes(layout.tp),
+            weight_bytes=QUANTISED_BYTES
+            if training.trainable.startswith("q") else self._item_bytes,
         )  # fmt: skip
 
     def _is_frozen(self, tower: ModelTower) -> bool:

@@ -10,6 +10,7 @@ really hides. Nothing overlaps perfectly.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,6 +70,18 @@ def _later(device_s: float, host_s: float, sharpness: float) -> float:
     return float((device_s**sharpness + host_s**sharpness) ** (1.0 / sharpness))
 
 
+def _hide(shares: dict[str, float], excess_s: float) -> None:
+    """Take what overlapped (dispatch first, then computing alike) out of the terms of a step."""
+    if excess_s <= 0.0:
+        return
+    hidden_s = min(excess_s, shares["ep_comm"])
+    shares["ep_comm"] -= hidden_s
+    total_s = sum(shares.values())
+    scale = 1.0 - (excess_s - hidden_s) / total_s
+    for name in shares:
+        shares[name] *= scale
+
+
 def _blocking(seconds: StageSeconds) -> StageSeconds:
     """Stages that wait while their messages are on the wire."""
     sent, received = (*seconds.message_s, 0.0), (0.0, *seconds.message_s)
@@ -122,7 +135,13 @@ class StackModel:
     def reprice(self, parameters: Mapping[str, float]) -> None:
         """Take other parameters; what does not depend on them is kept."""
         self.parameters = parameters
-        self._rates = device_rates(self.profile, self.training, self.software, parameters)
+        self._rates = {
+            compiled: device_rates(
+                self.profile, self.training,
+                self.software.model_copy(update={"compile": compiled}), parameters,
+            )
+            for compiled in (False, True)
+        }  # fmt: skip
         self._links = Links(self.profile, parameters)
         self._memory = StackMemory(self.training, self.software, parameters)
         self._works: dict[tuple[object, ...], WorkSeconds] = {}
@@ -138,7 +157,8 @@ class StackModel:
     @property
     def matmul_s_per_flop(self) -> float:
         """No large product takes less."""
-        return self._rates.compute_ratio / self._rates.matmul_flops_per_s
+        rates = self._rates[True]
+        return rates.compute_ratio / rates.matmul_flops_per_s
 
     # Time
 
@@ -187,7 +207,7 @@ class StackModel:
         neighbours = 0 if layout.pp == 1 else (index > 0) + (index < last)
         key = (
             holdings, tuple(groups.values()), layout.zero, layout.reshard_after_forward,
-            layout.micro_batch, layout.offload, neighbours,
+            layout.micro_batch, layout.offload, layout.compile, neighbours,
         )  # fmt: skip
         found = self._stages.get(key)
         if found is None:
@@ -202,15 +222,17 @@ class StackModel:
         neighbours: int,
     ) -> StageTimes:
         """``neighbours``: stages that this one exchanges messages with."""
-        pricer = WorkPricer(self._rates, self._links, groups, self._hidden)
+        compiled = self.software.compile or layout.compile
+        rates = self._rates[compiled]
+        pricer = WorkPricer(rates, self._links, groups, self._hidden)
         updates = Updates(
-            self.training, layout, self._links, self._rates, self.parameters, groups
+            self.model, self.training, layout, self._links, rates, self.parameters, groups
         )  # fmt: skip
         beside = layout.zero >= 2 or bool(layout.offload)
         forward = d_input = d_weight = again = Seconds()
         shards = [0.0, 0.0]
         for one in holdings:
-            seconds = self._work(pricer, one.work, groups)
+            seconds = self._work(pricer, one.work, groups, compiled)
             forward = forward.plus(seconds.forward, one.count)
             d_input = d_input.plus(seconds.backward_input, one.count)
             d_weight = d_weight.plus(seconds.backward_weight, one.count)
@@ -261,9 +283,13 @@ class StackModel:
         return self.parameters["stack.hidden_fraction"]
 
     def _work(
-        self, pricer: WorkPricer, work: Work, groups: dict[str, tuple[int, int]]
+        self,
+        pricer: WorkPricer,
+        work: Work,
+        groups: dict[str, tuple[int, int]],
+        compiled: bool,
     ) -> WorkSeconds:
-        key = (work, groups["tp"], groups["cp"], groups["ep"], groups["etp"])
+        key = (work, compiled, groups["tp"], groups["cp"], groups["ep"], groups["etp"])
         found = self._works.get(key)
         if found is None:
             found = self._works[key] = pricer.price(work)
@@ -331,7 +357,7 @@ class StackModel:
         """Of each boundary between virtual stages: inside a link domain, or across."""
         size, stride = self._builder.message_bytes(s), groups["pp"][1]
         ranks = [stage.rank for stage in layout.stages]
-        pairs = list(zip(ranks, ranks[1:], strict=False))
+        pairs = list(itertools.pairwise(ranks))
         known = {
             (a, b): 0.0 if a == b else self._links.message_s(size, a, b, stride)
             for a, b in dict.fromkeys(pairs)
@@ -381,7 +407,7 @@ class StackModel:
         """The step as the busiest pipeline rank spends it; what is left is its bubble."""
         count = layout.micro_batches
         total = {"forward": 0.0, "backward": 0.0, "again": 0.0, "tp": 0.0, "cp": 0.0, "ep": 0.0}
-        dp = dp_comm_s
+        dp, moved = dp_comm_s, 0.0
         for one in own:
             back_s = one.backward_input_s + one.backward_weight_s
             passes = (
@@ -400,7 +426,10 @@ class StackModel:
                     total["tp"] += scale * part.tp_s
                     total["cp"] += scale * part.cp_s
                     total["ep"] += scale * part.ep_s
-                dp += scale * shards_s
+                if layout.zero >= 2:
+                    dp += scale * shards_s
+                else:
+                    moved += scale * shards_s  # to the host and back
                 total[next(iter(parts))] += max(0.0, count * whole_s - scale * device_s)
         pp_s = 2 * message_s * (layout.pp > 1) * layout.vpp
         shares = {
@@ -412,8 +441,9 @@ class StackModel:
             "ep_comm": total["ep"],
             "dp_comm_exposed": dp,
             "optimizer": optimizer_s,
-            "other": other_s,
+            "other": other_s + moved,
         }
+        _hide(shares, sum(shares.values()) - step_s)
         left = max(0.0, step_s - sum(shares.values()))
         shares["pp_comm"] = min(left, pp_s)
         return Breakdown(**shares, bubble=left - shares["pp_comm"])

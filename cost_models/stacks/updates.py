@@ -15,11 +15,16 @@ from dataclasses import dataclass
 from shardwright.cost_models.stacks.layers import Work
 from shardwright.cost_models.stacks.links import Links
 from shardwright.cost_models.stacks.rates import DeviceRates
-from shardwright.specs import Layout, TrainingSpec
+from shardwright.cost_models.stacks.sharding import QUANTISED_BYTES
+from shardwright.specs import Layout, ModelSpec, TrainingSpec
 
-UPDATE_BYTES = 30.0
-"""Moved per parameter by a fused AdamW with fp32 state: reads of gradient, master and two moments,
-writes of master, moments and the bf16 weight."""
+UPDATE_BYTES = {"adamw": 30.0, "adamw-8bit": 18.0, "adafactor": 14.0, "muon": 22.0, "sgd": 22.0}
+"""Moved per parameter by a fused update with an fp32 master copy: reads of gradient (4), master (4)
+and moments (two, two of one byte, rows and columns only, one, one), writes of master, moments and
+the bf16 weight."""
+MUON_PRODUCTS = 20.0
+"""FLOPs per parameter and smaller side of a matrix: five Newton-Schulz steps of two products with a
+Gram matrix each (K. Jordan 2024)."""
 NORM_BYTES = 8.0
 """Clearing the gradients and reading them for their norm."""
 
@@ -42,6 +47,7 @@ class Updates:
 
     def __init__(
         self,
+        model: ModelSpec,
         training: TrainingSpec,
         layout: Layout,
         links: Links,
@@ -53,6 +59,9 @@ class Updates:
         self._weight_bytes, self._gradient_bytes = dtypes.parameter_bytes, dtypes.gradient_bytes
         self._layout, self._links, self._rates = layout, links, rates
         self._parameters, self._groups = parameters, groups
+        self._optimizer, self._side = training.optimizer.name, model.decoder.hidden_size
+        is_quantised = training.trainable.startswith("q")
+        self._frozen_bytes = QUANTISED_BYTES if is_quantised else self._weight_bytes
 
     def reduction_s(self, trained: Trained) -> float:
         """Bringing gradients to their sum after the last backward."""
@@ -103,10 +112,17 @@ class Updates:
         device_s = normed * NORM_BYTES / self._rates.memory_bytes_per_s
         if "optimizer" in layout.offload:
             moved = own * (self._gradient_bytes + self._weight_bytes)
-            updated = own * UPDATE_BYTES / self._parameters["host.memory_bytes_per_s"]
+            updated = own * self._update_bytes / self._parameters["host.memory_bytes_per_s"]
             return device_s + moved / self._parameters["host.link_bytes_per_s"] + updated
-        moved = own * UPDATE_BYTES / self._rates.memory_bytes_per_s
-        return (device_s + moved) * self._rates.traffic_ratio
+        moved = own * self._update_bytes / self._rates.memory_bytes_per_s
+        products = MUON_PRODUCTS * own * self._side * (self._optimizer == "muon")
+        return (device_s + moved) * self._rates.traffic_ratio + (
+            products / self._rates.compute_flops_per_s
+        )
+
+    @property
+    def _update_bytes(self) -> float:
+        return UPDATE_BYTES[self._optimizer]
 
     def passing_s(self, work: Work, *, frozen: bool) -> tuple[float, float]:
         """Communication of one unit for one micro-batch beside its forward, and its backward."""
@@ -117,17 +133,17 @@ class Updates:
                 (work.parameters, "shard"),
                 (work.expert_parameters, "expert_shard"),
             ):
-                gathered, scattered = self._shards_s(count, name)
+                gathered, scattered = self._shards_s(count, name, frozen=frozen)
                 gather += gathered if layout.zero == 3 else 0.0
                 scatter += 0.0 if frozen else scattered
         again = gather if layout.reshard_after_forward else 0.0
         return gather + self._host_s(work), again + scatter + self._host_s(work)
 
-    def _shards_s(self, count: float, name: str) -> tuple[float, float]:
+    def _shards_s(self, count: float, name: str, *, frozen: bool) -> tuple[float, float]:
         size, stride = self._groups[name]
         if size == 1 or not count:
             return 0.0, 0.0
-        part = count / size * self._weight_bytes
+        part = count / size * (self._frozen_bytes if frozen else self._weight_bytes)
         gather_s = self._links.seconds("all_gather", part, size, stride)
         gradients = count * self._gradient_bytes
         return gather_s, self._links.seconds("reduce_scatter", gradients, size, stride)

@@ -110,8 +110,8 @@ def held_out(
     for number, fold in enumerate(parts):
         progress(fold.name, number / len(parts))
         rest = [job for job in jobs if job.row.id not in fold.rows]
-        pricer = fitter.fit(rest)
-        results = evaluate([job for job in jobs if job.row.id in fold.rows], pricer)
+        held = [job for job in jobs if job.row.id in fold.rows]
+        results = evaluate(held, fitter.fit(rest, unseen=held))
         found |= {result.id: result for result in results}
         ratios = [result.ratio for result in results if result.ratio is not None]
         scores.append(FoldScore(fold.name, len(rest), Errors.of(ratios)))

@@ -24,8 +24,11 @@ from shardwright.specs import (
 class Fitter(Protocol):
     """Learns a cost model's parameters from measured runs; calibration is fitting to few."""
 
-    def fit(self, jobs: Sequence[Job]) -> Pricer:
-        """The cost model with parameters learned from these rows and no others."""
+    def fit(self, jobs: Sequence[Job], *, unseen: Sequence[Job] = ()) -> Pricer:
+        """The cost model with parameters learned from these rows and no others.
+
+        ``unseen``: rows that will be scored, of which nothing may be known from before either.
+        """
         ...
 
 

@@ -100,10 +100,12 @@ class StackStudy:
     _made: tuple[tuple[Job, ...], tuple[Observation, ...], Fit] | None = None
     _forgotten: dict[frozenset[str], Fitted] = field(default_factory=dict)
 
-    def fit(self, jobs: Sequence[Job]) -> Pricer:
-        """The cost model as these of the study's jobs teach it; few jobs calibrate instead."""
+    def fit(self, jobs: Sequence[Job], *, unseen: Sequence[Job] = ()) -> Pricer:
+        """The cost model as these of the study's jobs teach it; few jobs calibrate instead, from
+        what is known without the stacks of ``unseen``."""
         if len(jobs) <= _FEW:
-            return calibrated(jobs, self._without_stacks_of(jobs) if self.forget else None)
+            forgotten = unseen or (jobs if self.forget else ())
+            return calibrated(jobs, self._without_stacks_of(forgotten) if forgotten else None)
         known, _, full = self.made
         wanted = {job.row.id for job in jobs}
         kept = np.array([job.row.id in wanted for job in known])
@@ -111,6 +113,8 @@ class StackStudy:
 
     def _without_stacks_of(self, jobs: Sequence[Job]) -> Fitted:
         names = frozenset(job.case.software.framework for job in jobs)
+        if names not in self._forgotten and len(self.jobs) <= _FEW:
+            self._forgotten[names] = _without(fitted(), names)
         if names not in self._forgotten:
             known, _, full = self.made
             kept = np.array([job.case.software.framework not in names for job in known])
@@ -197,6 +201,12 @@ def shared_residual(residuals: Sequence[float]) -> float:
         return 0.0
     share = len(residuals) / (len(residuals) + (WITHIN_LAYER / _LAYER_SPREAD) ** 2)
     return share * statistics.median(residuals)
+
+
+def _without(known: Fitted, names: frozenset[str]) -> Fitted:
+    """The catalogue as if it had never seen some stacks; what all share stays."""
+    stacks = {name: values for name, values in known.stacks.items() if name not in names}
+    return known.model_copy(update={"stacks": stacks, "population": _population(stacks)})
 
 
 def _by_prefix(

@@ -79,7 +79,10 @@ def precision_violations(cluster: ClusterSpec, training: TrainingSpec) -> list[V
         own |= {"fp32", "fp64"}
         if "bf16" in own:
             own.add("fp16")
-        missing = dict.fromkeys(d for d in (dtypes.parameter, dtypes.matmul) if d not in own)
+        needed: list[DType] = [dtypes.parameter, dtypes.matmul]
+        if training.precision in ("mxfp8", "nvfp4"):
+            needed.append("fp4")  # block-scaled products came with the units for four bits
+        missing = dict.fromkeys(dtype for dtype in needed if dtype not in own)
         valid = sorted(own & {"bf16", "fp16"})
         found += [
             Violation(

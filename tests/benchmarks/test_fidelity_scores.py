@@ -48,7 +48,7 @@ class Watching:
 
     seen: list[set[str | None]] = field(default_factory=list)
 
-    def fit(self, jobs: Sequence[Job]) -> Pricer:
+    def fit(self, jobs: Sequence[Job], *, unseen: Sequence[Job] = ()) -> Pricer:
         self.seen.append({job.row.problem for job in jobs})
         return TWO_SECONDS
 
@@ -77,7 +77,7 @@ def test_without_layers_a_model_knows_the_few_parameters_alone() -> None:
     known = fitted().model_copy(update={"layers": {"s": {"layer.h8": 1.1}}})
 
     class Fixed:
-        def fit(self, jobs: Sequence[Job]) -> Pricer:
+        def fit(self, jobs: Sequence[Job], *, unseen: Sequence[Job] = ()) -> Pricer:
             return StackPricer(known)
 
     found = WithoutLayers(Fixed()).fit([])

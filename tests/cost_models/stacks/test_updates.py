@@ -29,7 +29,7 @@ def updates(**choices: Any) -> tuple[Updates, StackModel]:
     layout = Layout.of(MODEL, TRAINING, **choices)
     model = stack_model()
     return Updates(
-        TRAINING, layout, model._links, model._rates, PARAMETERS, axes(layout)
+        MODEL, TRAINING, layout, model._links, model._rates[False], PARAMETERS, axes(layout)
     ), model  # fmt: skip
 
 

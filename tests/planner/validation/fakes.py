@@ -93,7 +93,7 @@ class ScaleFitter:
 
     base: Pricer
 
-    def fit(self, jobs: Sequence[Job]) -> Pricer:
+    def fit(self, jobs: Sequence[Job], *, unseen: Sequence[Job] = ()) -> Pricer:
         ratios: dict[str, list[float]] = defaultdict(list)
         for job, result in zip(jobs, evaluate(jobs, self.base), strict=True):
             if result.ratio is not None:

@@ -51,7 +51,7 @@ class Recording:
     def __init__(self) -> None:
         self.shown: list[set[str]] = []
 
-    def fit(self, jobs: Sequence[Job]) -> Pricer:
+    def fit(self, jobs: Sequence[Job], *, unseen: Sequence[Job] = ()) -> Pricer:
         self.shown.append({job.row.id for job in jobs})
         return TWO_SECONDS
 

@@ -11,6 +11,7 @@ import pytest
 
 from shardwright.hardware_profiles.stacks import fitted, stack_facts
 from shardwright.planner.validation import stack_fits
+from shardwright.planner.validation.cross import held_out
 from shardwright.planner.validation.results import Job, evaluate
 from shardwright.planner.validation.stack_fits import (
     StackPricer,
@@ -190,12 +191,32 @@ class TestStudy:
         assert isinstance(pricer, StackPricer)
         assert set(pricer.fresh) == {"slow-stack"}
 
-    def test_a_calibration_may_forget_its_own_stack(self, study: StackStudy) -> None:
+    def test_a_calibration_may_forget_its_own_stack(
+        self, study: StackStudy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(stack_fits, "_FEW", 4)
         forgetful = StackStudy(study.jobs, forget=True, rounds=1)
         pricer = forgetful.fit(study.jobs[:1])
         assert isinstance(pricer, StackPricer)
         assert pricer.known is not None
         assert set(pricer.known.stacks) == {"fast-stack"}
+
+
+def test_of_a_small_file_nothing_that_is_held_out_is_known() -> None:
+    """However its rows were timed, and even where the catalogue knows its stack."""
+    others = timed(runs_of("fms-fsdp", LAYOUTS[:2]))
+    predicted = []
+    for ratio in (1.0, 3.0):
+        held = timed(runs_of("torchtitan", LAYOUTS[:2]), stack__compute_ratio=ratio)
+        items = [*others, *held]
+        results = held_out(items, "stack", StackStudy(items)).results
+        predicted.append([result.predicted_step_time_s for result in results[2:]])
+    assert predicted[0] == predicted[1]
+    known = StackStudy(items).fit(others, unseen=held)
+    assert isinstance(known, StackPricer)
+    assert known.known is not None
+    assert "torchtitan" in fitted().stacks
+    assert "torchtitan" not in known.known.stacks
 
 
 def test_the_catalogue_is_not_changed_by_learning() -> None:
