@@ -20,6 +20,7 @@ from typing import Any
 from shardwright.hardware_profiles import catalogue, discover
 from shardwright.hardware_profiles.catalogue import CATALOGUE_DATE, AcceleratorEntry, Fact
 from shardwright.hardware_profiles.profile import HardwareProfile, ProfileProvenance
+from shardwright.hardware_profiles.stacks import device_key, fitted
 from shardwright.specs import AcceleratorSpec, ClusterSpec, InputError, LinkTier, NodeGroup
 from shardwright.specs._base import parse_json
 from shardwright.specs.plan import read_text
@@ -100,13 +101,19 @@ def resized(
 
 
 def evidence_in_words(profile: HardwareProfile) -> str | None:
-    """``mtt-s5000-80gb: datasheet only``, per accelerator; None where steps were measured on all.
+    """``mtt-s5000-80gb: datasheet only``, per accelerator; None where steps were measured on all,
+    by us or in the published runs that the catalogue was fitted to.
 
     A measured profile needs no such words, nor one that was calibrated on runs.
     """
     if profile.curves or profile.software is not None:
         return None
-    names = dict.fromkeys(group.accelerator.name for group in profile.devices.groups)
+    timed = fitted().clocks
+    names = dict.fromkeys(
+        group.accelerator.name
+        for group in profile.devices.groups
+        if device_key(group.accelerator) not in timed
+    )
     found = [f"{name}: {words}" for name in names if (words := catalogue.evidence_in_words(name))]
     return "; ".join(found) or None
 

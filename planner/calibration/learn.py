@@ -40,6 +40,7 @@ from shardwright.planner.validation.stack_fits import (
     shared_residual,
 )
 from shardwright.specs import InputError
+from shardwright.specs.units import format_seconds
 
 MEANINGS = {
     "clock.sustained_ratio": "rate of long training over that of a short benchmark",
@@ -59,6 +60,9 @@ UNLEARNED = 0.9
 OUTLIER = 2.5 * MODEL_ERROR
 """Logarithm of measured over predicted beyond which a run counts for little, and is named."""
 _NORMAL_P90 = 1.2816
+ABSURD_RATIO = 5.0
+"""Measured over predicted beyond which a run is a mistake: of 1,298 published runs the catalogue is
+off by more than a factor of 2 in none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +173,19 @@ def learn(jobs: Sequence[Job], known: Fitted | None = None) -> Lesson:
         ),
         num_configurations=len(set(groups)),
     )  # fmt: skip
+
+
+def refuse_absurd(run: RunCheck) -> None:
+    """Raise `InputError` for a run that no stack explains: it is not what it says."""
+    ratio = run.measured_s / run.before_s
+    if not 1.0 / ABSURD_RATIO < ratio < ABSURD_RATIO:
+        raise InputError(
+            f"the step took {format_seconds(run.measured_s)}, {ratio:.3g} times the predicted"
+            f" {format_seconds(run.before_s)}",
+            why=f"no software is off by more than a factor of {ABSURD_RATIO:g}: the step time,"
+            " batch, sequence length or layout must be another",
+            fix="correct them",
+        )
 
 
 def _own(free: Sequence[Free], profile: HardwareProfile, stack: str) -> list[Free]:

@@ -114,7 +114,8 @@ def _entry(hardware: RowHardware) -> AcceleratorEntry:
     variant = _variant_of(hardware)
     if variant is not None:
         return catalogue.accelerator_entry(variant.part)
-    names = [name for name in (hardware.accelerator, hardware.gpu) if name]
+    names = [hardware.accelerator] if hardware.accelerator else [hardware.gpu or ""]
+    names = [name for name in names if name]
     for name in names:
         words = re.split(r"[\s,(]+", name.strip().lower())
         for text in dict.fromkeys((name, "-".join(words), words[0])):

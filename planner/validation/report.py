@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shardwright.hardware_profiles.stacks import fitted
 from shardwright.planner.validation.anchor import AnchorScore, over_stacks
 from shardwright.planner.validation.cross import FoldScore
 from shardwright.planner.validation.results import RowResult
@@ -45,6 +46,12 @@ class Report:
     folds: tuple[FoldScore, ...] | None = None
     hold_out: str | None = None
     """How rows were left out of fitting; None: nothing was fitted to this file."""
+
+    @property
+    def num_known(self) -> int:
+        """Rows of stacks that the catalogue has fitted numbers of."""
+        known = fitted().stacks
+        return sum(one.ratio is not None and one.stack in known for one in self.results)
 
     @classmethod
     def of(cls, results: Sequence[RowResult], **further: Any) -> Report:
@@ -158,6 +165,11 @@ def headline(report: Report) -> Iterator[str]:
     )
     if report.hold_out is not None:
         yield f"fitted    without the rows that are scored, left out by {report.hold_out}"
+    elif report.num_known:
+        yield (
+            f"fitted    {report.num_known} rows are of stacks that were fitted to published runs:"
+            " if these are among them, use --hold-out stack"
+        )
 
 
 def _errors_in_words(errors: Errors) -> str:

@@ -226,6 +226,8 @@ class Row(_Record):
         """Why nothing of this row can be compared with a prediction; None where something can."""
         if self.kind not in _SCORED_KINDS:
             return f"a {self.kind.replace('_', ' ')} is no training run"
+        if self.status.strip().lower() not in ("ok", "oom"):
+            return f"its status is {self.status!r}, neither ok nor oom"
         if self.is_oom or self.peak_memory_bytes is not None:
             return None
         if self.kind == "training_run" and self.step_time_s is not None:

@@ -105,7 +105,7 @@ def teach(
     """Read the runs, learn, and make the profile; raises `InputError`."""
     from shardwright.cli import _inputs, _runs
     from shardwright.hardware_profiles.stacks import list_stacks
-    from shardwright.planner.calibration.learn import learn
+    from shardwright.planner.calibration.learn import learn, refuse_absurd
     from shardwright.planner.calibration.profile import calibrated_profile
     from shardwright.planner.calibration.runs import select
     from shardwright.specs import InputError, SoftwareSpec
@@ -125,6 +125,8 @@ def teach(
         items.append(job)
     chosen = select(items, stack)
     lesson = learn(chosen.jobs)
+    if step is not None:
+        refuse_absurd(lesson.runs[-1])
     made = calibrated_profile(
         reader.base or chosen.home,
         lesson,

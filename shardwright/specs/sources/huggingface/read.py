@@ -14,6 +14,8 @@ from shardwright.specs.errors import InputError
 from shardwright.specs.model import ModelSpec
 from shardwright.specs.sources.huggingface.families import FAMILIES
 from shardwright.specs.sources.huggingface.fields import (
+    HARMLESS,
+    HARMLESS_ONLY_AS,
     QUANTIZED_FOR_SERVING,
     Config,
     ModelHead,
@@ -48,7 +50,7 @@ def model_from_config(
             f"{source} holds no model config but a {type(config).__name__}",
             fix="give the config.json of a model",
         )
-    family = _family_of(config.get("model_type"), source)
+    family = _family_of(config, source)
     if head is not None and head not in family.heads:
         raise InputError(
             f"a {config['model_type']} model has no {head} head to choose",
@@ -92,7 +94,15 @@ def _without_quantization(config: dict[str, Any]) -> tuple[dict[str, Any], tuple
     return rest, (f"the published weights are in {method}; training uses the precision asked for",)
 
 
-def _family_of(model_type: Any, source: str) -> type[Config]:
+def _unread(config: dict[str, Any]) -> list[str]:
+    """Fields of a config that no family reads."""
+    known = frozenset().union(*(family.names() for family in FAMILIES.values()))
+    passed = {*known, *HARMLESS, *HARMLESS_ONLY_AS}
+    return sorted(f"{key} = {shown(value)}" for key, value in config.items() if key not in passed)
+
+
+def _family_of(config: dict[str, Any], source: str) -> type[Config]:
+    model_type = config.get("model_type")
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
     known = supported_model_types()
@@ -103,6 +113,9 @@ def _family_of(model_type: Any, source: str) -> type[Config]:
     near = difflib.get_close_matches(str(model_type), known, n=1, cutoff=0.3)
     raise InputError(
         f"model_type {shown(model_type)} of {source} is not supported",
+        why=f"no family reads {', '.join(unread)}"
+        if (unread := _unread(config))
+        else "its fields are known, but not what it makes of them",
         fix=f"use one of {', '.join(known)}" + (f" (nearest: {near[0]})" if near else ""),
     )
 
