@@ -21,10 +21,10 @@ CHECKED = ("cost_models", "hardware_profiles")
 
 UNIT = re.compile(
     r"(^|_)(bytes|s|flops|bytes_per_s|flops_per_s|watts|joules|usd|usd_per_hour|usd_per_gpu_hour"
-    r"|fraction|ratio|hertz|per_s|bytes_per_logit|s_per_flop)$"
+    r"|fraction|ratio|hertz|per_s|bytes_per_logit|s_per_flop|gpu_hours|days)$"
 )
 COUNT = re.compile(
-    r"^(num_|max_num_|busy_)|(^|_)(ranks|groups|heads|layers|tokens|parameters|devices|nodes|gpus"
+    r"^(num_|max_num_|busy_)|^(tokens_per_step|token_budget)$|(^|_)(ranks|groups|heads|layers|tokens|parameters|devices|nodes|gpus"
     r"|batches|microbatches|micro_batches|kernels|launches|rounds|repeats|steps|stages|workers"
     r"|chunks|elements|numel|rows|count|cores|samples|messages|most|units"
     r"|inputs|outputs|adapters|copies|domains|times|iterations|sides|period|experts?|tied|dense)$"
@@ -41,6 +41,7 @@ DIMENSIONLESS = frozenset({
     "capacity", "nic_capacity",  # of a shared resource: how many ranks use it at full speed
     "efficiency", "mfu", "utilisation", "probability", "exponent", "factor", "label_smoothing",
     "share", "done", "visible",  # fractions of a whole
+    "pue",  # power usage effectiveness
     "stride", "source", "target",  # ranks
     "centre", "spread", "noise", "low", "high", "z", "weight",  # of logarithms and of estimates
     "tile_intensity", "tile_depth", "wave_rounding", "attention_ramp",  # shapes of kernels

@@ -14,6 +14,9 @@ from shardwright.specs.units import parse
 
 DATA = Path(catalogue.__file__).parent / "catalogue_data"
 FACT_UNITS = {
+    "h",
+    "min",
+    "s",
     "GB",
     "GiB",
     "GB/s",
