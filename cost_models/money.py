@@ -159,23 +159,60 @@ def run_cost(
     terms: Terms | None = None,
 ) -> RunCost:
     """Time, GPU-hours, money and energy of training on ``token_budget`` tokens."""
+    return reckon(
+        rates_of(cluster),
+        step_time_s=step_time_s,
+        tokens_per_step=tokens_per_step,
+        token_budget=token_budget,
+        terms=terms,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a cluster costs and draws as the catalogue has it: all that `reckon` needs of it."""
+
+    num_devices: int
+    usd_per_s: tuple[float, float, float] | None
+    """At the cheapest, the usual and the dearest price; None where one is not known."""
+    power_watts: float | None
+    """At most; None where the limit of some device is not known."""
+
+
+def rates_of(cluster: ClusterSpec) -> Rates:
+    """The rates of a cluster before anything is overridden."""
+    return Rates(cluster.num_devices, usd_per_s_range(cluster), power_watts(cluster))
+
+
+def reckon(
+    rates: Rates,
+    *,
+    step_time_s: float,
+    tokens_per_step: int,
+    token_budget: int,
+    terms: Terms | None = None,
+) -> RunCost:
+    """As `run_cost`, of rates that were looked up before."""
     terms = terms or Terms()
     num_steps = -(-token_budget // tokens_per_step)
     compute_s = num_steps * step_time_s
-    share = goodput(cluster.num_devices, terms, compute_s)
+    share = goodput(rates.num_devices, terms, compute_s)
     time_s = compute_s / share.fraction if share.fraction > 0 else math.inf
-    rates = usd_per_s_range(cluster, terms)
-    watts = power_watts(cluster, terms)
+    stated = terms.usd_per_gpu_hour
+    usd = rates.usd_per_s
+    if stated is not None:
+        usd = (rates.num_devices * stated / SECONDS_PER_HOUR,) * 3
+    watts = rates.power_watts
     return RunCost(
         num_steps=num_steps,
         compute_s=compute_s,
         time_s=time_s,
         goodput=share,
         num_failures=time_s / share.mtbf_s,
-        gpu_hours=cluster.num_devices * time_s / SECONDS_PER_HOUR,
-        cost_usd=None if rates is None else rates[1] * time_s,
-        cost_usd_range=None if rates is None else (rates[0] * time_s, rates[2] * time_s),
-        energy_joules=None if watts is None else watts * time_s,
+        gpu_hours=rates.num_devices * time_s / SECONDS_PER_HOUR,
+        cost_usd=None if usd is None else usd[1] * time_s,
+        cost_usd_range=None if usd is None else (usd[0] * time_s, usd[2] * time_s),
+        energy_joules=None if watts is None else watts * terms.pue * time_s,
     )
 
 
@@ -222,22 +259,28 @@ def power_watts(cluster: ClusterSpec, terms: Terms | None = None) -> float | Non
 def sources_in_words(cluster: ClusterSpec, terms: Terms | None = None) -> dict[str, str]:
     """What the figures rest on: ``price``, ``power``, ``failures``, ``checkpoint``, ``restart``."""
     terms = terms or Terms()
-    facts = reliability_facts()
-    mtbf_s = _or(terms.device_mtbf_s, facts.device_mtbf_s)
-    often = "nothing fails" if math.isinf(mtbf_s) else f"one per {mtbf_s / 3600:,.0f} device hours"
+    failures, checkpoint, restart = failures_in_words(terms)
     return {
         "price": _by_group(cluster, lambda group: _price_in_words(group, terms)),
         "power": _by_group(cluster, _power_in_words),
-        "failures": _stated(often, terms.device_mtbf_s, facts.device_mtbf_source),
-        "checkpoint": _stated(
-            f"{_or(terms.checkpoint_s, facts.checkpoint_s):g} s",
-            terms.checkpoint_s,
-            facts.checkpoint_source,
-        ),
-        "restart": _stated(
-            f"{_or(terms.restart_s, facts.restart_s):g} s", terms.restart_s, facts.restart_source
-        ),
+        "failures": failures,
+        "checkpoint": checkpoint,
+        "restart": restart,
     }
+
+
+def failures_in_words(terms: Terms) -> tuple[str, str, str]:
+    """How often devices fail, what saving and what restarting takes, each with its source."""
+    facts = reliability_facts()
+    mtbf_s = _or(terms.device_mtbf_s, facts.device_mtbf_s)
+    checkpoint_s = _or(terms.checkpoint_s, facts.checkpoint_s)
+    restart_s = _or(terms.restart_s, facts.restart_s)
+    often = "nothing fails" if math.isinf(mtbf_s) else f"one per {mtbf_s / 3600:,.0f} device hours"
+    return (
+        _stated(often, terms.device_mtbf_s, facts.device_mtbf_source),
+        _stated(f"{checkpoint_s:g} s", terms.checkpoint_s, facts.checkpoint_source),
+        _stated(f"{restart_s:g} s", terms.restart_s, facts.restart_source),
+    )
 
 
 def _by_group(cluster: ClusterSpec, words: Callable[[NodeGroup], str]) -> str:
@@ -253,7 +296,7 @@ def _price_in_words(group: NodeGroup, terms: Terms) -> str:
     price = price_of(group)
     if price is None:
         return "no price known"
-    return f"{price.usd_per_gpu_hour:g} USD per GPU hour ({price.source})"
+    return f"{price.usd_per_gpu_hour:.4g} USD per GPU hour ({price.source})"
 
 
 def _power_in_words(group: NodeGroup) -> str:

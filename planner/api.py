@@ -90,6 +90,7 @@ def plan(
     time_limit_s: float | None = None,
     progress: Callable[[Progress], None] | None = None,
     command: str | None = None,
+    suggest: bool = True,
 ) -> PlanAnswer:
     """The best layout for a model on a cluster, with its certificate, ties and runners-up.
 
@@ -101,6 +102,7 @@ def plan(
         time_limit_s: stop proving after this long; the certificate then states the gap.
         progress: called often with where the search stands.
         command: what the user typed, for the plan's provenance.
+        suggest: where nothing fits, plan what would, too.
 
     Raises:
         InputError: choices that do not exist, constraints that leave nothing, or something asked
@@ -120,7 +122,7 @@ def plan(
     stated = {**(assumed or {}), **_beyond(problem)}
     if not result.ranking:
         why = engine.reasons(constraints)
-        helps = tuple(one.text for one in engine.suggestions(constraints))
+        helps = tuple(one.text for one in engine.suggestions(constraints)) if suggest else ()
         return PlanAnswer(False, None, stated, why, helps, result.certificate)
     best, *others = result.ranking
     made = _plan(problem, best, result.certificate, stated, command)

@@ -73,21 +73,37 @@ def question(
     stack: str | None = None,
 ) -> Question:
     """Look up the model and the cluster and complete the training; raises `InputError`."""
-    from shardwright.hardware_profiles.resolve import evidence_in_words, resolve_cluster
+    from shardwright.hardware_profiles.resolve import resolve_cluster
     from shardwright.specs.sources import read_model
 
     source = read_model(model)
     for note in source.notes:
         logger.warning("%s: %s", source.spec.name, note)
-    spec = source.spec
     profile = resolve_cluster(cluster, gpus=gpus, nodes=nodes)
-    training_spec, assumed = complete_training(training, spec, profile.devices.num_devices)
+    return completed(source.spec, profile, training=training, stack=stack, source=cluster)
+
+
+def completed(
+    model: ModelSpec,
+    profile: HardwareProfile,
+    *,
+    training: Training,
+    stack: str | None = None,
+    source: str,
+) -> Question:
+    """The question about a model and a cluster that are known; raises `InputError`.
+
+    ``source``: what the user wrote for the cluster.
+    """
+    from shardwright.hardware_profiles.resolve import evidence_in_words
+
+    training_spec, assumed = complete_training(training, model, profile.devices.num_devices)
     evidence = evidence_in_words(profile)
     if evidence is not None:
         assumed[HARDWARE] = evidence
     software = software_named(stack, profile, assumed)
     training_spec = _with_customs(training_spec, software, assumed)
-    return Question(spec, profile, training_spec, software, assumed, cluster)
+    return Question(model, profile, training_spec, software, assumed, source)
 
 
 def software_named(

@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "plan": "shardwright.planner.api",
     "estimate": "shardwright.planner.api",
+    "what_if": "shardwright.planner.what_if.api",
     "profile": "shardwright.hardware_profiles.measure",
     "run": "shardwright.runtime.api",
 }

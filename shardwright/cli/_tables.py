@@ -16,7 +16,7 @@ from shardwright.specs import (
     Prediction,
     ScheduleName,
 )
-from shardwright.specs.units import format_bytes, format_seconds
+from shardwright.specs.units import format_bytes, format_seconds, format_seconds_band
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,13 +65,8 @@ def candidate_cells(candidate: Candidate, *, experts: bool = False) -> list[str]
 
 
 def step_in_words(prediction: Prediction) -> str:
-    """``3.42 s (3.08 - 3.76)``; the band's ends with their own unit where it differs."""
-    step, *band = (
-        format_seconds(seconds)
-        for seconds in (prediction.step_time_s, *prediction.step_time_band_s)
-    )
-    low, high = (end.removesuffix(step[step.index(" ") :]) for end in band)
-    return f"{step} ({low} - {high})"
+    """``3.42 s (3.08 - 3.76)``."""
+    return format_seconds_band(prediction.step_time_s, prediction.step_time_band_s)
 
 
 def pipeline_in_words(layout: Layout) -> str:

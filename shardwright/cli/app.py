@@ -26,6 +26,7 @@ from shardwright.cli import (
     run,
     stacks,
     validate,
+    what_if,
 )
 
 app = typer.Typer(
@@ -68,6 +69,7 @@ app.command("profile")(profile.profile)
 app.command("plan")(plan.plan)
 app.command("estimate")(estimate.estimate)
 app.command("explain")(explain.explain)
+app.command("what-if")(what_if.what_if)
 app.command("run")(run.run)
 app.command("calibrate")(calibrate.calibrate)
 app.command("validate")(validate.validate)

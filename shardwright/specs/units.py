@@ -99,3 +99,10 @@ def format_seconds(seconds: float) -> str:
         if abs(seconds) >= factor:
             return f"{seconds / factor:.3g} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
+
+
+def format_seconds_band(seconds: float, band_s: tuple[float, float]) -> str:
+    """``3.42 s (3.08 - 3.76)``; the band's ends with their own unit where it differs."""
+    middle, *ends = (format_seconds(value) for value in (seconds, *band_s))
+    low, high = (end.removesuffix(middle[middle.index(" ") :]) for end in ends)
+    return f"{middle} ({low} - {high})"

@@ -28,6 +28,9 @@ PROMISED = {
     ),
     "estimate": (*CHOICES_OF_A_PROBLEM, "--layout", "--json"),
     "explain": ("--why-not",),
+    "what-if": (
+        *CHOICES_OF_A_PROBLEM, "--vary", "--solve", "--deadline", "--budget", "--mtbf", "--json",
+    ),
     "run": ("--data", "--steps", "--init-from", "--save", "--resume", "--json"),
     "calibrate": ("-o",),
     "validate": ("--anchor", "--json"),

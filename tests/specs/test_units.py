@@ -11,6 +11,7 @@ from shardwright.specs.units import (
     format_flops,
     format_rate,
     format_seconds,
+    format_seconds_band,
     parse,
 )
 
@@ -77,6 +78,8 @@ def test_parse_refuses_other_units_and_names_the_right_ones(
         (format_flops(12), "12 FLOP/s"),
         (format_seconds(3.4217), "3.42 s"),
         (format_seconds(0.0172), "17.2 ms"),
+        (format_seconds_band(3.42, (3.08, 3.76)), "3.42 s (3.08 - 3.76)"),
+        (format_seconds_band(1.1, (0.9, 1.2)), "1.1 s (900 ms - 1.2)"),
         (format_seconds(4e-6), "4 us"),
         (format_seconds(7e-9), "7 ns"),
     ],
