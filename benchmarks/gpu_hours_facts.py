@@ -111,7 +111,7 @@ PUBLISHED = (
             " models/llama3_1/MODEL_CARD.md",
             "smaller models on the InfiniBand cluster: arXiv:2407.21783, section 3.3.1",
         ),
-        assumed="1,024 GPUs, 8M tokens a batch; layout not published. 1.46M hours are 17 % of peak",
+        assumed="1,024 GPUs, 8M tokens a batch; layout not published. 1.46M hours are 15 % of peak",
     ),
     Published(
         name="Llama-3.1 70B",
