@@ -17,13 +17,9 @@ from shardwright.specs.errors import InputError
 from shardwright.specs.units import format_bytes, format_seconds_band, parse
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from shardwright.planner.what_if.api import WhatIfAnswer
 
 JOULES_PER_KWH = 3.6e6
-_SHORT = 70
-"""Characters of a layout or a reason in the table; `estimate` and CSV have all."""
 
 
 def terms_of(
@@ -90,8 +86,8 @@ def print_answer(answer: WhatIfAnswer) -> None:
     """The points for people."""
     from shardwright.cli import _output
 
-    _output.print_lines(*_heading(answer))
-    _output.print_tables(points_table(answer))
+    _output.print_lines(*_heading(answer), "")
+    _output.print_lines(*points_table(answer), "")
     _output.print_lines(*_remarks(answer))
 
 
@@ -142,33 +138,31 @@ def _sources_in_words(answer: WhatIfAnswer) -> Iterator[str]:
     yield f"failures  {failing}; checkpoint {saving}; restart {restarting}"
 
 
-def points_table(answer: WhatIfAnswer) -> Table:
-    """One row per point, in the order of what varies; points on the front are bold."""
-    from shardwright.cli._output import table
+def points_table(answer: WhatIfAnswer) -> Iterator[str]:
+    """One row per point, in the order of what varies; points on the front have a star."""
+    from shardwright.cli._output import aligned, terminal_columns
 
     costed = any(row.cost is not None for row in answer.rows)
     limited = any(row.meets is not None for row in answer.rows)
     names = list(answer.rows[0].varied)  # what was solved for comes last
-    shown = table(
-        *(name.replace("_", " ") for name in (*names, *_extra_names(answer, names))),
-        "step (80 % band)",
-        "tokens/s",
-        "MFU",
-        "peak / usable",
+    extra = _extra_names(answer, names)
+    headings = [
+        *(name.replace("_", " ") for name in (*names, *extra)),
+        *("step (80 % band)", "tokens/s", "MFU", "peak / usable"),
         *(["days", "GPU-hours", "cost", "MWh"] if costed else []),
         *(["meets"] if limited else []),
-        "front",
-        "layout",
-    )
-    for column in shown.columns[len(names) :]:
-        column.no_wrap = True
+        *("front", "layout"),
+    ]
     notes = _notes(answer)
-    for row in answer.rows:
-        extra = [_asked_text(row, name) for name in _extra_names(answer, names)]
-        cells = [*(_value_text(name, row.varied[name]) for name in names), *extra]
-        cells += _found_cells(row, costed=costed, limited=limited, notes=notes)
-        shown.add_row(*cells, style="bold" if row.is_on_front else None)
-    return shown
+    rows = [
+        [
+            *(_value_text(name, row.varied[name]) for name in names),
+            *(_asked_text(row, name) for name in extra),
+            *_found_cells(row, costed=costed, limited=limited, notes=notes),
+        ]
+        for row in answer.rows
+    ]
+    return aligned(headings, rows, most=terminal_columns())
 
 
 def _extra_names(answer: WhatIfAnswer, names: Sequence[str]) -> list[str]:
@@ -210,7 +204,7 @@ def _found_cells(row: Row, *, costed: bool, limited: bool, notes: dict[str, int]
         *(_cost_cells(row) if costed else []),
         *meets,
         "*" if row.is_on_front else "",
-        _shortened(row.outcome.layout_text or ""),
+        (row.outcome.layout_text or "").partition(",stages=")[0],
     ]
 
 
@@ -222,11 +216,16 @@ def _cost_cells(row: Row) -> list[str]:
         return ["never ends", "", "", ""]
     energy = cost.energy_joules
     return [
-        f"{cost.days:,.3g}" if cost.days < 100 else f"{cost.days:,.0f}",
+        _rounded(cost.days),
         large(cost.gpu_hours),
         "not known" if cost.cost_usd is None else f"${large(cost.cost_usd)}",
-        "not known" if energy is None else f"{energy / JOULES_PER_KWH / 1000:,.3g}",
+        "not known" if energy is None else _rounded(energy / JOULES_PER_KWH / 1000),
     ]
+
+
+def _rounded(number: float) -> str:
+    """Three digits, and whole numbers in full."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def large(number: float) -> str:
@@ -235,11 +234,6 @@ def large(number: float) -> str:
         if number >= factor:
             return f"{number / factor:.3g} {letter}"
     return f"{number:.3g}"
-
-
-def _shortened(text: str) -> str:
-    text = text.partition(",stages=")[0]
-    return text if len(text) <= _SHORT else text[: _SHORT - 3] + "..."
 
 
 def _notes(answer: WhatIfAnswer) -> dict[str, int]:
@@ -297,7 +291,7 @@ def _in_short(row: Row) -> str:
         assert found is not None
         return f"{found['tokens_per_s']:,.0f} tokens/s on {row.num_devices:,} devices"
     money = "" if row.cost.cost_usd is None else f", ${large(row.cost.cost_usd)}"
-    return f"{row.cost.days:,.3g} days, {large(row.cost.gpu_hours)} GPU-hours{money}"
+    return f"{_rounded(row.cost.days)} days, {large(row.cost.gpu_hours)} GPU-hours{money}"
 
 
 def _slopes_in_words(answer: WhatIfAnswer) -> Iterator[str]:

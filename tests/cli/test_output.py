@@ -89,3 +89,12 @@ def test_details_are_left_out_beside_json(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(InfeasibleError):
         _output.require_feasible(Answer(False, ("a",)), details=False)
     assert capsys.readouterr().out == ""
+
+
+def test_aligned_columns_are_as_wide_as_their_widest_cell() -> None:
+    rows = [["1000", "x"], ["2", "y" * 300]]
+    lines = list(_output.aligned(["a", "long name"], rows))
+    assert lines == ["a     long name", "-     ---------", "1000  x", "2     " + "y" * 300]
+    cut = list(_output.aligned(["a", "long name"], rows, most=20))
+    assert cut == [*lines[:3], "2     " + "y" * 11 + "..."]
+    assert _output.terminal_columns() is None
