@@ -57,6 +57,8 @@ Stack = Annotated[
         " mature software of today.",
     ),
 ]
+Fix = Annotated[str | None, typer.Option(help="Choices to keep, named as in estimate: tp=8,pp=4.")]
+Forbid = Annotated[str | None, typer.Option(help="Choices to rule out: cp,ep,zb-v,zero=3.")]
 Tokens = Annotated[str | None, typer.Option(metavar="T", help="Tokens to train on in all: 2T.")]
 
 Force = Annotated[bool, typer.Option("--force", help="Overwrite whatever the output path holds.")]

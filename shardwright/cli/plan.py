@@ -30,12 +30,8 @@ def plan(
     stack: _options.Stack = None,
     tokens: _options.Tokens = None,
     objective: Annotated[str, typer.Option(help="What to make best.")] = "step-time",
-    fix: Annotated[
-        str | None, typer.Option(help="Choices to keep, named as in estimate: tp=8,pp=4.")
-    ] = None,
-    forbid: Annotated[
-        str | None, typer.Option(help="Choices to rule out: cp,ep,zb-v,zero=3.")
-    ] = None,
+    fix: _options.Fix = None,
+    forbid: _options.Forbid = None,
     top: Annotated[int, typer.Option(min=1, metavar="K", help="Layouts in the table.")] = 5,
     time_limit: Annotated[
         float, typer.Option(min=0.1, help="Seconds of search; then the best found, with its gap.")

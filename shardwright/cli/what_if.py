@@ -50,13 +50,24 @@ RestartTime = Annotated[
 Pue = Annotated[float, typer.Option(min=1.0, help="Energy of the site over that of its computers.")]
 
 
+Model = Annotated[
+    str | None, typer.Argument(metavar="[MODEL]", help="As for plan, unless it varies.")
+]
+Cluster = Annotated[str | None, typer.Option(metavar="C", help="As for plan, unless it varies.")]
+TimeLimit = Annotated[
+    float, typer.Option(min=0.1, help="Seconds of search of a point; then the best found.")
+]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Points planned at once; default all cores.")]
+Cache = Annotated[
+    bool, typer.Option("--cache/--no-cache", help="Keep results on disk, and use those kept.")
+]
+Csv = Annotated[Path | None, typer.Option(metavar="F", help="Write all points as CSV.")]
+Html = Annotated[Path | None, typer.Option(metavar="F", help="Write all points as one page.")]
+
+
 def what_if(
-    model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="As for plan, unless it varies.")
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(metavar="C", help="As for plan, unless it varies.")
-    ] = None,
+    model: Model = None,
+    cluster: Cluster = None,
     vary: Vary = None,
     solve: Solve = None,
     gpus: _options.Gpus = None,
@@ -69,12 +80,8 @@ def what_if(
     trainable: _options.Trainable = "full",
     stack: _options.Stack = None,
     tokens: _options.Tokens = None,
-    fix: Annotated[
-        str | None, typer.Option(help="Choices to keep, named as in estimate: tp=8,pp=4.")
-    ] = None,
-    forbid: Annotated[
-        str | None, typer.Option(help="Choices to rule out: cp,ep,zb-v,zero=3.")
-    ] = None,
+    fix: _options.Fix = None,
+    forbid: _options.Forbid = None,
     deadline: Deadline = None,
     budget: Budget = None,
     usd_per_gpu_hour: UsdPerGpuHour = None,
@@ -82,19 +89,11 @@ def what_if(
     checkpoint_time: CheckpointTime = None,
     restart_time: RestartTime = None,
     pue: Pue = 1.0,
-    time_limit: Annotated[
-        float, typer.Option(min=0.1, help="Seconds of search of a point; then the best found.")
-    ] = 30.0,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Points planned at once; default all cores.")
-    ] = None,
-    cache: Annotated[
-        bool, typer.Option("--cache/--no-cache", help="Keep results on disk, and use those kept.")
-    ] = True,
-    csv: Annotated[Path | None, typer.Option(metavar="F", help="Write all points as CSV.")] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="F", help="Write all points as one page.")
-    ] = None,
+    time_limit: TimeLimit = 30.0,
+    jobs: Jobs = None,
+    cache: Cache = True,
+    csv: Csv = None,
+    html: Html = None,
     force: _options.Force = False,
     as_json: _options.Json = False,
 ) -> None:
