@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from shardwright.hardware_profiles.profile import HardwareProfile
 
 WHAT_IF_SCHEMA = "shardwright.what-if/1"
+PICKS = ("fastest", "cheapest", "smallest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +63,24 @@ class WhatIfAnswer:
         """None of its own: `plan` of a single point has them."""
         return ()
 
-    def pick(self, what: str) -> int | None:
+    def models(self) -> list[tuple[str, int]]:
+        """Names and depths of the models that were asked about, in their order."""
+        asked = (row.outcome.asked for row in self.rows if row.outcome.asked)
+        return list(dict.fromkeys((one["model"], one["layers"]) for one in asked))
+
+    def pick(self, what: str, model: tuple[str, int] | None = None) -> int | None:
         """The ``fastest``, ``cheapest`` or ``smallest`` row, of those that keep the limits.
 
-        The faster of equally cheap or small ones; the first of those that are equal in all. None
-        where there is none, or where what is asked for is not known.
+        ``model``: one of `models`; None where there is but one. The faster of equally cheap or
+        small ones; the first of those that are equal in all. None where there is none, or where
+        what is asked for is not known.
         """
         open_rows = [
             (self._rank(what, row), place)
             for place, row in enumerate(self.rows)
-            if row.step_time_s is not None and row.meets is not False
+            if row.step_time_s is not None
+            and row.meets is not False
+            and model in (None, (row.outcome.asked["model"], row.outcome.asked["layers"]))
         ]
         best = min(open_rows, default=None)
         return None if best is None or math.isinf(best[0][0]) else best[1]
@@ -95,7 +104,11 @@ class WhatIfAnswer:
             "terms": {key: _finite(value) for key, value in asdict(self.terms).items()},
             "limits": asdict(self.limits),
             "points": [self._row_json(place) for place in range(len(self.rows))],
-            "picks": {what: self.pick(what) for what in ("fastest", "cheapest", "smallest")},
+            "picks": [
+                {"model": model[0], "layers": model[1]}
+                | {what: self.pick(what, model) for what in PICKS}
+                for model in self.models()
+            ],
             "elasticities": [asdict(slope) for slope in self.slopes],
             "median_elasticities": {
                 name: {"low": low, "median": median, "high": high}

@@ -7,8 +7,8 @@ Whether a point works is always what planning it says. What is assumed of the ot
   and where one of them works the search goes on from there.
 - ``micro_batch`` must divide the global batch: all its divisors are tried.
 - ``gpus`` are parts of a node, then whole nodes. They are sought by doubling; then all counts below
-  are tried one by one where they are few, and else the interval is cut as above, with the next
-  values below the answer tried.
+  are tried one by one where they are few, and else the interval is cut as above, past counts that
+  no layout divides, with the next values below the answer tried.
 """
 
 from __future__ import annotations
@@ -136,19 +136,29 @@ def _largest(values: _Values, unknown: Unknown, grid: Sequence[int]) -> Solved:
 
 
 def _fewest_devices(values: _Values, counts: Sequence[int]) -> Solved:
-    """By doubling the place in the list, then one by one or by halving the interval."""
-    place = 1
-    while place <= len(counts) and not values.work(counts[place - 1]):
-        place *= 2
-    if place > len(counts):
-        return _none("gpus", values, counts[place // 2 - 1])
-    exhaustive = place <= FEW
+    """By doubling the devices, then one by one or by cutting the interval.
+
+    Doubled counts divide batches where others do not, so that doubling is not led astray.
+    """
+    low, count = 0, 1  # places in the list, from 1; low does not work (0: there is none)
+    while count <= counts[-1] and not values.work(count):
+        low, count = counts.index(count) + 1, _doubled(counts, count)
+    if count > counts[-1]:
+        return _none("gpus", values, counts[low - 1])
+    high = counts.index(count) + 1
+    exhaustive = high <= FEW
     if exhaustive:
-        high = _first(values, counts, range(1, place + 1))
+        high = _first(values, counts, range(1, high + 1))
     else:
-        high = _halved(values, counts, place // 2, place)
+        high = _narrowed(values, counts, low, high)
     below = [counts[high - 2]] if high > 1 else []
     return _found("gpus", values, counts[high - 1], below, exhaustive=exhaustive)
+
+
+def _doubled(counts: Sequence[int], count: int) -> int:
+    """Twice as many devices; whole nodes from one node on."""
+    node = counts[-1] - counts[-2]
+    return node if count < node < 2 * count else 2 * count
 
 
 def _first(values: _Values, counts: Sequence[int], places: range) -> int:
@@ -158,17 +168,42 @@ def _first(values: _Values, counts: Sequence[int], places: range) -> int:
     raise AssertionError("the last place works")
 
 
-def _halved(values: _Values, counts: Sequence[int], low: int, high: int) -> int:
+def _narrowed(values: _Values, counts: Sequence[int], low: int, high: int) -> int:
+    """The least place that works, by halving what lies between one that does not and one that does.
+
+    Counts for which no layout obeys the rules say nothing of those around them: the search steps
+    aside to the nearest that has one.
+    """
     while True:
         while high - low > 1:
-            middle = (low + high) // 2
+            middle = _nearest_with_rules(values, counts, low, high)
+            if middle is None:
+                break
             low, high = (low, middle) if values.work(counts[middle - 1]) else (middle, high)
         below = range(max(1, high - NEIGHBOURS), high)
         values.try_all([counts[at - 1] for at in below])
         better = [at for at in below if values.tried[counts[at - 1]]]
         if not better:
             return high
-        low, high = better[0] - 1, better[0]
+        low, high = min(low, better[0] - 1), better[0]
+
+
+def _nearest_with_rules(values: _Values, counts: Sequence[int], low: int, high: int) -> int | None:
+    """A place between the two, from their middle outwards, for which some layout is valid."""
+    middle = (low + high) // 2
+    for place in sorted(range(low + 1, high), key=lambda place: abs(place - middle)):
+        values.try_all([counts[place - 1]])
+        if not _breaks_rules(values.outcomes[counts[place - 1]]):
+            return place
+    return None
+
+
+def _breaks_rules(outcome: Outcome) -> bool:
+    """Whether the question left no layout at all, however much memory there were."""
+    books = outcome.certificate
+    if outcome.verdict == "invalid":
+        return True
+    return books is not None and books["considered"] == books["excluded_by_rules"]
 
 
 def _counts(point: Point) -> Sequence[int]:
@@ -186,7 +221,9 @@ def _counts(point: Point) -> Sequence[int]:
             fix="name a cluster of one type of node",
         )
     node = group.devices_per_node
-    return [*range(1, node), *range(node, MOST_DEVICES + 1, node)]
+    alone = group.inter_node is None and node == group.scale_up_domain_gpus
+    most = node if alone else MOST_DEVICES
+    return [*range(1, node), *range(node, most + 1, node)]
 
 
 def _found(

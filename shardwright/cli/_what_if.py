@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.cost_models.money import Terms
+from shardwright.planner.what_if.api import PICKS
 from shardwright.planner.what_if.axes import number_of
 from shardwright.planner.what_if.rows import Row, median_slopes
 from shardwright.planner.what_if.solve import UNKNOWNS, Unknown
@@ -275,14 +276,16 @@ def _picks_in_words(answer: WhatIfAnswer) -> Iterator[str]:
     if within and answer.pick("fastest") is None:
         yield f"limits    no point keeps within {within}"
         return
-    if len(answer.rows) == 1:
+    models = answer.models()
+    if len(answer.rows) == len(models):
         return
-    for what in ("fastest", "cheapest", "smallest"):
-        place = answer.pick(what)
-        if place is not None:
-            row = answer.rows[place]
-            point = ", ".join(f"{name} {value}" for name, value in row.varied.items())
-            yield f"{what:<9} {point}{f' within {within}' if within else ''}: {_in_short(row)}"
+    for model in models:
+        for what in PICKS:
+            place = answer.pick(what, model)
+            if place is not None:
+                row = answer.rows[place]
+                point = ", ".join(f"{name} {value}" for name, value in row.varied.items())
+                yield f"{what:<9} {point}{f' within {within}' if within else ''}: {_in_short(row)}"
 
 
 def _in_short(row: Row) -> str:

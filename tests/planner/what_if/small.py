@@ -39,7 +39,12 @@ def planned(
             "peak_memory_bytes": [2**30, 2**31],
             "memory_capacity_bytes": 2**32,
         },
-        certificate={"optimal": optimal, "gap": 0.0 if optimal else 0.1},
+        certificate={
+            "optimal": optimal,
+            "gap": 0.0 if optimal else 0.1,
+            "considered": 9,
+            "excluded_by_rules": 1,
+        },
         assumed={"precision": "bf16"},
         rates={
             "num_devices": num_devices,

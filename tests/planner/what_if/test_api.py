@@ -76,6 +76,13 @@ def test_models_and_clusters_may_vary() -> None:
     assert answer.rows[0].outcome.asked["cluster"] == "dgx-a100-80gb"
 
 
+def test_models_are_picked_from_apart() -> None:
+    answer = ask(vary={"layers": [2, 12], "gpus": [1, 2]})
+    assert answer.models() == [("gpt2", 2), ("gpt2", 12)]
+    assert [answer.pick("smallest", model) for model in answer.models()] == [0, 2]
+    assert [one["smallest"] for one in answer.to_json_dict()["picks"]] == [0, 2]
+
+
 def test_a_run_costs_what_the_money_model_says() -> None:
     terms = Terms(usd_per_gpu_hour=3.0)
     answer = ask(vary=["gpus=1,2"], tokens="1B", terms=terms)

@@ -72,7 +72,7 @@ def test_micro_batches_divide_the_global_batch() -> None:
     assert found.beyond == "micro_batch = 6: at 6"
 
 
-@pytest.mark.parametrize("least", [1, 2, 3, 7, 8, 16, 24, 40, 72, 144, 200])
+@pytest.mark.parametrize("least", [1, 2, 3, 7, 8, 16, 24, 40, 72, 128])
 def test_the_fewest_devices_are_found_one_by_one_where_they_are_few(least: int) -> None:
     found = pretended("gpus", lambda count: count >= least)
     assert found.value == least
@@ -80,8 +80,30 @@ def test_the_fewest_devices_are_found_one_by_one_where_they_are_few(least: int) 
 
 
 def test_counts_that_do_not_divide_are_passed_over() -> None:
-    found = pretended("gpus", lambda count: (count >= 40 and count % 48 == 0) or count >= 100)
-    assert found.value == 48
+    assert pretended("gpus", lambda count: count in (48, 64, 128, 256)).value == 48
+    assert pretended("gpus", lambda count: count >= 40 and not count & (count - 1)).value == 64
+
+
+def test_counts_against_the_rules_say_nothing_of_those_around_them() -> None:
+    class Divided(Pretended):
+        def run(self, points: Sequence[Point], watch: Watch | None = None) -> list[Outcome]:
+            outcomes = super().run(points, watch)
+            against = {"considered": 9, "excluded_by_rules": 9, "optimal": True, "gap": 0.0}
+            return [
+                replace(one, certificate=against) if int(point.settings["gpus"]) % 768 else one
+                for one, point in zip(outcomes, points, strict=True)
+            ]
+
+    def works(count: int) -> bool:
+        return count in (2**13, 2**14) or (count >= 4608 and count % 768 == 0)
+
+    found = solve("gpus", QUICK, Divided("gpus", works), lambda one: one.verdict == "planned")
+    assert found.value == 4608
+
+
+def test_nodes_without_a_network_stand_alone() -> None:
+    point = replace(QUICK, cluster="pcie-8x4090", settings={})
+    assert max(pretended("gpus", lambda count: False, point).tried) <= 8
 
 
 def test_many_devices_are_found_by_halving() -> None:
