@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from shardwright.hardware_profiles.profile import HardwareProfile
     from shardwright.planner.api import PlanAnswer
     from shardwright.planner.question import Question
+    from shardwright.specs.sources import ModelSource
 
 Verdict = Literal["planned", "infeasible", "invalid"]
 
@@ -55,6 +56,8 @@ class Outcome:
     """`cost_models.money.Rates` of the cluster."""
     sources: dict[str, str] = field(default_factory=dict)
     """What prices and powers rest on."""
+    notes: list[str] = field(default_factory=list)
+    """What the model's source says and its spec does not hold."""
 
     @property
     def is_proven(self) -> bool:
@@ -98,7 +101,8 @@ def evaluate(point: Point) -> Outcome:
         )
     except InputError as error:
         return Outcome("invalid", reason=str(error))
-    return _outcome(asked, answer)
+    notes = list(_source(point.model).notes) if isinstance(point.model, str) else []
+    return _outcome(asked, answer, notes)
 
 
 def question_of(point: Point) -> Question:
@@ -106,7 +110,7 @@ def question_of(point: Point) -> Question:
     from shardwright.planner.question import Training, completed
 
     settings = point.settings
-    model = _model(point.model) if isinstance(point.model, str) else point.model
+    model = _source(point.model).spec if isinstance(point.model, str) else point.model
     if "layers" in settings:
         model = with_layers(model, int(parse(settings["layers"], "count")))
     profile = _sized(point)
@@ -154,10 +158,10 @@ def with_layers(model: ModelSpec, num_layers: int) -> ModelSpec:
 
 
 @functools.lru_cache(maxsize=32)
-def _model(text: str) -> ModelSpec:
-    from shardwright.specs.sources import resolve_model
+def _source(text: str) -> ModelSource:
+    from shardwright.specs.sources import read_model
 
-    return resolve_model(text)
+    return read_model(text)
 
 
 @functools.lru_cache(maxsize=256)
@@ -220,7 +224,7 @@ def _amount(group: NodeGroup, quantity: str) -> float | None:
     return None if tier is None else tier.bandwidth_bytes_per_s
 
 
-def _outcome(asked: Question, answer: PlanAnswer) -> Outcome:
+def _outcome(asked: Question, answer: PlanAnswer, notes: list[str]) -> Outcome:
     from shardwright.cost_models.money import rates_of, sources_in_words
     from shardwright.planner.layouts import layout_in_words
 
@@ -238,6 +242,7 @@ def _outcome(asked: Question, answer: PlanAnswer) -> Outcome:
         assumed=answer.assumed,
         rates=_rates_json(rates_of(cluster)),
         sources={name: sources[name] for name in ("price", "power")},
+        notes=notes,
     )
 
 

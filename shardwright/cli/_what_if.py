@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from shardwright.specs.units import format_bytes, format_seconds_band, parse
 
 if TYPE_CHECKING:
     from shardwright.planner.what_if.api import WhatIfAnswer
+
+logger = logging.getLogger(__name__)
 
 JOULES_PER_KWH = 3.6e6
 
@@ -81,6 +84,15 @@ def check_file(path: Path, *, force: bool) -> None:
             f"{path} exists, so it is left as it is",
             fix="choose another path, or add --force to overwrite it",
         )
+
+
+def warn(answer: WhatIfAnswer) -> None:
+    """Each model's notes once, as `plan` warns of them."""
+    rows = (row.outcome for row in answer.rows)
+    for name, note in dict.fromkeys(
+        (row.asked["model"], note) for row in rows for note in row.notes
+    ):
+        logger.warning("%s: %s", name, note)
 
 
 def print_answer(answer: WhatIfAnswer) -> None:
@@ -248,6 +260,7 @@ def _remarks(answer: WhatIfAnswer) -> Iterator[str]:
     yield from _solved_in_words(answer)
     if answer.feasible:
         yield from _picks_in_words(answer)
+        yield from _goodput_in_words(answer)
         yield from _slopes_in_words(answer)
         yield from _certainty_in_words(answer)
 
@@ -295,6 +308,14 @@ def _in_short(row: Row) -> str:
         return f"{found['tokens_per_s']:,.0f} tokens/s on {row.num_devices:,} devices"
     money = "" if row.cost.cost_usd is None else f", ${large(row.cost.cost_usd)}"
     return f"{_rounded(row.cost.days)} days, {large(row.cost.gpu_hours)} GPU-hours{money}"
+
+
+def _goodput_in_words(answer: WhatIfAnswer) -> Iterator[str]:
+    """Between which shares of the time steps count."""
+    shares = sorted(row.cost.goodput.fraction for row in answer.rows if row.cost is not None)
+    if shares:
+        spread = f"{shares[0]:.1%}" + (f" to {shares[-1]:.1%}" if len(shares) > 1 else "")
+        yield f"goodput   {spread} of the time goes into steps that count"
 
 
 def _slopes_in_words(answer: WhatIfAnswer) -> Iterator[str]:

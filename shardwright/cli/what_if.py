@@ -128,6 +128,7 @@ def what_if(
             time_limit_s=time_limit,
             progress=lambda done, total: show(f"{done:,} of {total:,} points", done / total),
         )
+    _what_if.warn(answer)
     if csv is not None:
         _what_if.write_csv(csv, answer)
     if html is not None:

@@ -33,6 +33,7 @@ def test_points_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("not possible [1]" in line for line in lines)
     assert "[1] 12 devices do not fill whole nodes" in out
     assert "smallest  gpus 1 within 60 days" in out
+    assert "of the time goes into steps that count" in out
     assert "slope     1 % more gpus changes the step time by -" in out
     assert "every plan is the best under this model; 3 points planned now" in out
     assert execute(command) == 0

@@ -141,7 +141,7 @@ def test_json_has_the_keys_of_the_contract() -> None:
     }  # fmt: skip
     assert set(found["points"][0]) == {
         "varied", "verdict", "reason", "asked", "layout", "layout_text", "prediction",
-        "certificate", "assumed", "rates", "sources", "run", "meets", "on_front", "solved",
+        "certificate", "assumed", "rates", "sources", "notes", "run", "meets", "on_front", "solved",
     }  # fmt: skip
     assert set(found["points"][0]["run"]) >= {
         "days", "gpu_hours", "cost_usd", "cost_usd_range", "energy_joules", "goodput",
