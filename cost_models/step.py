@@ -198,6 +198,14 @@ class StepModel:
             memory=memory,
         )
 
+    def rank_breakdowns(self, layout: Layout) -> tuple[Breakdown, ...]:
+        """The step as each pipeline rank spends it; each sums to the step."""
+        stages = self.stage_costs(layout)
+        timeline = simulate(program_of(layout), self.pipeline_costs(layout, stages))
+        return tuple(
+            self._breakdown(layout, stages, timeline, rank) for rank in range(layout.pp)
+        )
+
     def _step_seconds(
         self, layout: Layout, stages: tuple[StageCosts, ...], timeline: Timeline
     ) -> StepSeconds:
@@ -236,11 +244,17 @@ class StepModel:
         return self.fixed_seconds(layout).total_s
 
     def _breakdown(
-        self, layout: Layout, stages: tuple[StageCosts, ...], timeline: Timeline
+        self,
+        layout: Layout,
+        stages: tuple[StageCosts, ...],
+        timeline: Timeline,
+        rank: int | None = None,
     ) -> Breakdown:
-        """The step as the busiest pipeline rank spends it; what is left over is its bubble."""
+        """The step as a pipeline rank spends it, by default the busiest; what is left over is its
+        bubble."""
         step = self._step_seconds(layout, stages, timeline)
-        rank = max(range(layout.pp), key=lambda r: (timeline.ranks[r].busy_s, -r))
+        if rank is None:
+            rank = max(range(layout.pp), key=lambda r: (timeline.ranks[r].busy_s, -r))
         forward, backward = _passes(timeline.ranks[rank], stages)
         shares = {
             "compute_forward": forward.compute_s,

@@ -115,7 +115,6 @@ def plan(
         forbidden=frozenset(forbid),
         top=top,
         time_limit_s=time_limit_s,
-        objective=objective,
     )
     engine = engine_for(problem)
     result = engine.search(constraints, progress)

@@ -6,13 +6,17 @@ measured and our own layers run, a stack's prices otherwise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from shardwright.cost_models.pricing import is_own, stack_model
+from shardwright.cost_models.stacks.step import StackModel
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.stacks import GENERIC, stack_facts
+from shardwright.planner.bounds import Pricer
+from shardwright.planner.capped import CappedPricer, CappedStackModel
 from shardwright.planner.layouts import layout_in_words
 from shardwright.planner.pricing import StepPricer
 from shardwright.planner.problem import Constraints, Problem
@@ -105,7 +109,10 @@ class OwnEngine:
 
     def search(self, constraints: Constraints, progress: Watch | None = None) -> Found:
         """See `Engine`."""
-        result = search(self._problem, constraints, self._pricer, progress)
+        pricer: Pricer = self._pricer
+        if constraints.most_bytes is not None:
+            pricer = CappedPricer(pricer, constraints.most_bytes)
+        result = search(self._problem, constraints, pricer, progress)
         return Found(
             tuple(one.candidate for one in result.ranking),
             tuple(one.candidate for one in result.ties),
@@ -136,7 +143,12 @@ def _helps(problem: Problem, constraints: Constraints, first: Fitting) -> tuple[
 
 
 def _own_fitting(problem: Problem, constraints: Constraints) -> Candidate | None:
-    return first_fitting(problem, constraints, StepPricer)
+    return first_fitting(problem, constraints, _own_pricer)
+
+
+def _own_pricer(problem: Problem) -> StepPricer:
+    _refuse_training(problem)
+    return StepPricer(problem)
 
 
 class StackEngine:
@@ -154,8 +166,18 @@ class StackEngine:
 
     def search(self, constraints: Constraints, progress: Watch | None = None) -> Found:
         """See `Engine`."""
-        result = search_stacks(self._problem, constraints, self._pricer, progress)
-        return Found(result.ranking, result.ties, result.certificate)
+        pricer = _capped(self._pricer, constraints)
+        result = search_stacks(self._problem, constraints, pricer, progress)
+        if pricer is self._pricer:
+            return Found(result.ranking, result.ties, result.certificate)
+        return Found(self._priced(result.ranking), self._priced(result.ties), result.certificate)
+
+    def _priced(self, found: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """With the memory that the device has, not what is allowed of it."""
+        return tuple(
+            Candidate(layout=one.layout, prediction=self._pricer.predict(one.layout))
+            for one in found
+        )
 
     def breaks_rules(self, constraints: Constraints) -> bool:
         """See `Engine`."""
@@ -166,18 +188,19 @@ class StackEngine:
         space = StackSpace(self._problem, constraints)
         if not space.valid:
             return tuple(map(str, space.violations()))
-        found = leanest(self._problem, space, self._pricer)
-        prediction = found.prediction
+        layout = leanest(self._problem, space, _capped(self._pricer, constraints)).layout
+        prediction = self._pricer.predict(layout)
         count = f"of {space.num_by_the_rules:,} layouts none was found that fits"
-        words = layout_in_words(found.layout)
+        words = layout_in_words(layout)
         peak = max(prediction.peak_memory_bytes)
-        if peak <= prediction.memory_capacity_bytes:
+        most_bytes = constraints.most_bytes
+        if peak <= min(prediction.memory_capacity_bytes, most_bytes or math.inf):
             return (
                 f"{count} with a margin: of the leanest ({words}) the fullest rank needs"
                 f" {peak:,} bytes of the {prediction.memory_capacity_bytes:,} bytes that are"
                 " usable, closer than such predictions are right",
             )
-        return (f"{count}: of the leanest ({words}) {overflow_in_words(prediction)}",)
+        return (f"{count}: of the leanest ({words}) {overflow_in_words(prediction, most_bytes)}",)
 
     def suggestions(self, constraints: Constraints) -> tuple[Suggestion, ...]:
         """See `Engine`."""
@@ -196,12 +219,18 @@ class StackEngine:
         return frozenset(found)
 
 
+def _capped(pricer: StackModel, constraints: Constraints) -> StackModel:
+    """The prices with as much memory as is allowed."""
+    most_bytes = constraints.most_bytes
+    return pricer if most_bytes is None else CappedStackModel(pricer, most_bytes)
+
+
 def _stack_fitting(problem: Problem, constraints: Constraints) -> Candidate | None:
     """Some layout that fits, or None where the leanest do not."""
     try:
         pricer = stack_model(problem.model, problem.training, problem.profile, problem.software)
         space = StackSpace(problem, constraints)
-        found = leanest(problem, space, pricer) if space.valid else None
+        found = leanest(problem, space, _capped(pricer, constraints)) if space.valid else None
     except InputError:
         # The change itself is impossible, such as a precision that the device does not compute in.
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.specs import ClusterSpec, InputError, ModelSpec, SoftwareSpec, TrainingSpec
@@ -41,12 +42,33 @@ class Problem:
         return self.num_layers + 2
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A limit on one number of a layout: ``tp <= 4``, ``peak_memory <= 7.5e10`` (bytes)."""
+
+    name: str
+    """Of `bounds_text.BOUNDABLE`."""
+    sign: Literal["<=", ">="]
+    value: float
+
+    def allows(self, value: float) -> bool:
+        """Whether a value keeps the limit."""
+        return value <= self.value if self.sign == "<=" else value >= self.value
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.sign} {self.value:.12g}"
+
+
+PEAK_MEMORY = "peak_memory"
+"""The bound on what the fullest rank needs; all others are on choices."""
+
+
 @dataclass(frozen=True)
 class Constraints:
     """What the user decided already.
 
     ``fixed``: names and values as of `choices.parse_choices`. ``forbidden``: names of
-    `space.FORBIDDABLE`, or ``name=value``.
+    `space.FORBIDDABLE`, or ``name=value``. ``bounds``: as of `bounds_text.parse_bounds`.
     """
 
     fixed: Mapping[str, ChoiceValue] = field(default_factory=dict)
@@ -56,7 +78,7 @@ class Constraints:
     time_limit_s: float | None = None
     """Stop proving after this long and return the best found, with its gap; but not before one
     was found."""
-    objective: str = "step-time"
+    bounds: tuple[Bound, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be asked for; raises `InputError`."""
@@ -67,9 +89,24 @@ class Constraints:
                 f"a time limit of {self.time_limit_s} s leaves no time to search",
                 fix="give a positive number of seconds",
             )
-        if self.objective != "step-time":
-            raise InputError(
-                f"the objective {self.objective!r} is not known",
-                why="layouts are ranked by predicted step time",
-                fix="leave the objective out or set it to step-time",
-            )
+
+    @property
+    def are_any(self) -> bool:
+        """Whether anything was decided."""
+        return bool(self.fixed or self.forbidden or self.bounds)
+
+    def bounds_of(self, name: str) -> list[Bound]:
+        """Those on one number."""
+        return [bound for bound in self.bounds if bound.name == name]
+
+    def allows(self, name: str, value: object) -> bool:
+        """Whether a choice keeps every bound on it; what is no number has none."""
+        if isinstance(value, bool) or not isinstance(value, int):
+            return True
+        return all(bound.allows(value) for bound in self.bounds_of(name))
+
+    @property
+    def most_bytes(self) -> float | None:
+        """What no rank may need more than; None where only the device limits it."""
+        limits = [bound.value for bound in self.bounds_of(PEAK_MEMORY)]
+        return min(limits) if limits else None

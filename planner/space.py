@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 
+from shardwright.planner.bounds_text import bounds_in_words, nothing_between
 from shardwright.planner.choices import RECOMPUTE_POLICIES, SCHEDULES, ZERO_STAGES, Choices
 from shardwright.planner.layout_text import DEGREES, normalise_choices, unknown_name
 from shardwright.planner.layouts import boundaries_of, even_boundaries
-from shardwright.planner.problem import ChoiceValue, Constraints, Problem
+from shardwright.planner.problem import PEAK_MEMORY, ChoiceValue, Constraints, Problem
 from shardwright.specs import InputError, Violation
 from shardwright.specs.layout import is_too_long
 from shardwright.specs.world import WorldSize, dense_grids, divisors
@@ -82,6 +83,7 @@ class Space:
             if not left:
                 raise _no_such_value(name, wanted, candidates)
             candidates = left
+        candidates = self._bounded(candidates)
         candidates = [c for c in candidates if not any(test(c) for test in forbidden)]
         if not candidates:
             raise InputError(
@@ -89,6 +91,18 @@ class Space:
                 fix="forbid less, or fix less",
             )
         return tuple(sorted(candidates, key=lambda choices: choices.key))
+
+    def _bounded(self, candidates: list[Choices]) -> list[Choices]:
+        """Those within every bound; raises `InputError` where none is."""
+        for name in dict.fromkeys(bound.name for bound in self.constraints.bounds):
+            if name == PEAK_MEMORY:
+                continue
+            left = [c for c in candidates if self.constraints.allows(name, c.value(name))]
+            if not left:
+                bounds = self.constraints.bounds_of(name)
+                raise nothing_between(bounds, (c.value(name) for c in candidates))
+            candidates = left
+        return candidates
 
     @cached_property
     def fixed_boundaries(self) -> tuple[int, ...] | None:
@@ -153,6 +167,8 @@ class Space:
             parts.append("fixed: " + ", ".join(f"{k} = {v}" for k, v in sorted(fixed.items())))
         if self.constraints.forbidden:
             parts.append("without " + ", ".join(sorted(self.constraints.forbidden)))
+        if self.constraints.bounds:
+            parts.append("bound: " + bounds_in_words(self.constraints.bounds))
         return "; ".join(parts)
 
     def _forbidden(self, name: str) -> Callable[[Choices], bool]:

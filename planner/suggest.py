@@ -6,10 +6,9 @@ Every suggestion was planned before it is made: a user who follows it gets a pla
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from shardwright.hardware_profiles.catalogue import list_nodes, node
 from shardwright.planner.bounds import (
     Pricer,
     UnitBytes,
@@ -17,6 +16,8 @@ from shardwright.planner.bounds import (
     quick_memory_bound_bytes,
     state_bound_bytes,
 )
+from shardwright.planner.capped import CappedPricer
+from shardwright.planner.changes import Change, changes, choices_text, combined
 from shardwright.planner.choices import Choices
 from shardwright.planner.layout_text import normalise_choices
 from shardwright.planner.layouts import layout_in_words
@@ -24,26 +25,11 @@ from shardwright.planner.partition import least_memory_cut
 from shardwright.planner.problem import Constraints, Problem
 from shardwright.planner.search import search
 from shardwright.planner.space import Space
-from shardwright.specs import (
-    Candidate,
-    InputError,
-    Layout,
-    MemoryParts,
-    NodeGroup,
-    Precision,
-    Prediction,
-)
-from shardwright.specs.ranges import MOST_DEVICES
+from shardwright.specs import Candidate, InputError, Layout, MemoryParts, Prediction
 from shardwright.specs.units import format_bytes
-from shardwright.specs.world import divisors
 
 PricerFactory = Callable[[Problem], Pricer]
 Fitting = Callable[[Problem, Constraints], Candidate | None]
-
-SHORTEST_SEQUENCE = 128
-"""No shorter one is suggested: below it nobody trains a large model."""
-MOST_NODES_FACTOR = 64
-"""No cluster larger than this many times the user's own is suggested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +37,6 @@ class Suggestion:
     """A change after which a layout fits, with the problem and constraints that result."""
 
     text: str
-    problem: Problem
-    constraints: Constraints
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """What to do, in words, and what is then to be planned."""
-
-    words: str
     problem: Problem
     constraints: Constraints
 
@@ -72,46 +49,53 @@ def reasons(problem: Problem, constraints: Constraints, pricer: Pricer) -> tuple
     _, layout = _least_memory(problem, space, pricer)
     return (
         f"of {space.considered - space.excluded_by_rules:,} layouts none fits: of the one that"
-        f" needs least ({layout_in_words(layout)}) {overflow_in_words(pricer.predict(layout))}",
+        f" needs least ({layout_in_words(layout)})"
+        f" {overflow_in_words(pricer.predict(layout), constraints.most_bytes)}",
     )
 
 
 def completion(problem: Problem, constraints: Constraints, first: Fitting) -> Suggestion | None:
     """A layout that keeps all that is fixed and fits; None where none does."""
-    change = _Change("keep what was named and choose the rest", problem, constraints)
+    option = f"plan --fix {choices_text(normalise_choices(constraints.fixed))}"
+    words = f"keep what was named and choose the rest ({option})"
     found = first(problem, constraints)
-    return None if found is None else _suggestion(change, found)
+    return None if found is None else _suggestion(Change(words, problem, constraints), found)
 
 
 def suggestions(
     problem: Problem, constraints: Constraints, first: Fitting
 ) -> tuple[Suggestion, ...]:
-    """Changes of each kind that help, the smallest of its kind; in the order in which they cost
-    least: allowing what was ruled out, precision, batch, sequence, hardware.
+    """Changes of each kind that help, the smallest of its kind, in the order of
+    `planner.changes.changes`; where no single one does, the first of several together.
 
     ``first``: some layout that fits a problem and constraints, or None where none does.
     """
     known: dict[str, Candidate | None] = {}
 
-    def fitting(change: _Change) -> Candidate | None:
+    def fitting(change: Change) -> Candidate | None:
         if change.words not in known:
             known[change.words] = first(change.problem, change.constraints)
         return known[change.words]
 
-    found = []
-    for alternatives in (
-        *_relaxations(problem, constraints),
-        _precisions(problem, constraints),
-        _batches(problem, constraints),
-        _sequences(problem, constraints),
-        _nodes(problem, constraints, fitting),
-    ):
-        for change in alternatives:
-            fits = fitting(change)
-            if fits is not None:
-                found.append(_suggestion(change, fits))
-                break
+    found = [
+        suggestion
+        for alternatives in changes(problem, constraints, lambda one: fitting(one) is not None)
+        if (suggestion := _first_that_fits(alternatives, fitting)) is not None
+    ]
+    if not found:
+        several = _first_that_fits(combined(problem, constraints), fitting)
+        found = [] if several is None else [several]
     return tuple(found)
+
+
+def _first_that_fits(
+    alternatives: Iterable[Change], fitting: Callable[[Change], Candidate | None]
+) -> Suggestion | None:
+    for change in alternatives:
+        fits = fitting(change)
+        if fits is not None:
+            return _suggestion(change, fits)
+    return None
 
 
 def first_fitting(
@@ -123,6 +107,8 @@ def first_fitting(
     """
     try:
         pricer, space = make_pricer(problem), Space(problem, constraints)
+        if constraints.most_bytes is not None:
+            pricer = CappedPricer(pricer, constraints.most_bytes)
         if not space.valid:
             return None
         needed_bytes, layout = _least_memory(problem, space, pricer)
@@ -138,7 +124,7 @@ def first_fitting(
     return ranking[0].candidate if ranking else None
 
 
-def _suggestion(change: _Change, fitting: Candidate) -> Suggestion:
+def _suggestion(change: Change, fitting: Candidate) -> Suggestion:
     prediction = fitting.prediction
     text = (
         f"{change.words}: then {layout_in_words(fitting.layout)} fits, with"
@@ -194,129 +180,19 @@ def _leanest(valid: Iterable[Choices]) -> list[Choices]:
     ]
 
 
-def _relaxations(problem: Problem, constraints: Constraints) -> Iterator[Iterator[_Change]]:
-    """Each thing that the user fixed or forbade, allowed again; all of them, last."""
-    single = list(_single_relaxations(constraints))
-    for words, relaxed in single:
-        yield iter([_Change(words, problem, relaxed)])
-    if len(single) > 1:
-        free = replace(constraints, fixed={}, forbidden=frozenset())
-        yield iter([_Change("fix and forbid nothing", problem, free)])
+def overflow_in_words(prediction: Prediction, most_bytes: float | None = None) -> str:
+    """By how many bytes the fullest pipeline rank exceeds the capacity, and what fills it.
 
-
-def _single_relaxations(constraints: Constraints) -> Iterator[tuple[str, Constraints]]:
-    for name in sorted(constraints.forbidden):
-        yield f"allow {name}", replace(constraints, forbidden=constraints.forbidden - {name})
-    fixed = normalise_choices(constraints.fixed)
-    for name in sorted(fixed):
-        others = {key: value for key, value in fixed.items() if key != name}
-        yield f"leave {name} open", replace(constraints, fixed=others)
-
-
-def _precisions(problem: Problem, constraints: Constraints) -> Iterator[_Change]:
-    """bf16, where activations are larger now."""
-    if problem.training.precision in (Precision.FP32, Precision.FP64):
-        training = problem.training.model_copy(update={"precision": Precision.BF16})
-        yield _Change("--precision bf16", replace(problem, training=training), constraints)
-
-
-def _batches(problem: Problem, constraints: Constraints) -> Iterator[_Change]:
-    """A batch that more ranks can share: the next multiple of a divisor of the world; then fewer
-    sequences, which help where a stage would hold all of them at once: under 1F1B if there are no
-    more than stages, under GPipe always."""
-    batch, world = problem.training.global_batch, problem.world
-    multiples = sorted({batch - batch % d + d for d in divisors(world) if batch % d})
-    is_constrained = bool(constraints.fixed or constraints.forbidden)
-    most = batch if is_constrained else min(batch, world, problem.num_units)
-    fewer = [count for count in reversed(divisors(batch)) if count < most]
-    for count in (*multiples, *fewer):
-        training = problem.training.model_copy(update={"global_batch": count})
-        yield _Change(f"--global-batch {count}", replace(problem, training=training), constraints)
-
-
-def _sequences(problem: Problem, constraints: Constraints) -> Iterator[_Change]:
-    """The longest that the model allows, then halves."""
-    longest, seq_len = problem.model.max_seq_len, problem.training.seq_len
-    candidates = [longest] if longest is not None and longest < seq_len else []
-    while seq_len > SHORTEST_SEQUENCE:
-        seq_len = max(SHORTEST_SEQUENCE, seq_len // 2)
-        candidates.append(seq_len)
-    for length in sorted(candidates, reverse=True):
-        training = problem.training.model_copy(update={"seq_len": length})
-        yield _Change(f"--seq-len {length}", replace(problem, training=training), constraints)
-
-
-def _nodes(
-    problem: Problem, constraints: Constraints, fitting: Callable[[_Change], Candidate | None]
-) -> Iterator[_Change]:
-    """The fewest nodes of the same kind that help, where nodes are connected: by doubling, then by
-    halving the step, which takes for granted that more nodes never help less."""
-    group = problem.cluster.groups[0]
-    if len(problem.cluster.groups) > 1 or group.inter_node is None:
-        return
-    whole = _whole_node(group)
-    yield from _devices_of_one_node(problem, constraints, whole)
-    is_part = group.devices_per_node < whole.devices_per_node
-
-    def change(count: int) -> _Change:
-        words = _nodes_in_words(whole, count) + (" without --gpus" if is_part else "")
-        return _Change(words, _with_nodes(problem, whole, count), constraints)
-
-    too_few = group.num_devices // whole.devices_per_node
-    enough = max(1, 2 * too_few)
-    most = min(enough * MOST_NODES_FACTOR, MOST_DEVICES // whole.devices_per_node)
-    while enough <= most and fitting(change(enough)) is None:
-        too_few, enough = enough, 2 * enough
-    if enough > most:
-        return
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        helps = fitting(change(middle)) is not None
-        too_few, enough = (too_few, middle) if helps else (middle, enough)
-    yield change(enough)
-
-
-def _devices_of_one_node(
-    problem: Problem, constraints: Constraints, whole: NodeGroup
-) -> Iterator[_Change]:
-    """More devices of the node of which the user asked for a part."""
-    first = problem.cluster.groups[0].devices_per_node + 1
-    for count in range(first, whole.devices_per_node):
-        part = whole.model_copy(update={"devices_per_node": count})
-        yield _Change(f"--gpus {count}", _with_nodes(problem, part, 1), constraints)
-
-
-def _whole_node(group: NodeGroup) -> NodeGroup:
-    """The node type with all its devices, where the user asked for a part of one node."""
-    if group.name not in list_nodes():
-        return group
-    whole = node(group.name)
-    if whole.devices_per_node <= group.devices_per_node:
-        return group
-    return whole.model_copy(update={"accelerator": group.accelerator})
-
-
-def _nodes_in_words(group: NodeGroup, count: int) -> str:
-    """What to type, where the cluster has a name in the catalogue."""
-    if group.name in list_nodes():
-        return f"--cluster {group.name}:{count}"
-    return f"{count} such nodes"
-
-
-def _with_nodes(problem: Problem, group: NodeGroup, num_nodes: int) -> Problem:
-    groups = (group.model_copy(update={"num_nodes": num_nodes}),)
-    devices = problem.cluster.model_copy(update={"groups": groups})
-    return replace(problem, profile=problem.profile.model_copy(update={"devices": devices}))
-
-
-def overflow_in_words(prediction: Prediction) -> str:
-    """By how many bytes the fullest pipeline rank exceeds the capacity, and what fills it."""
+    ``most_bytes``: what the user allows, where that is less than the device has.
+    """
     peak = max(prediction.peak_memory_bytes)
     rank = prediction.peak_memory_bytes.index(peak)
-    capacity = prediction.memory_capacity_bytes
+    capacity, what = prediction.memory_capacity_bytes, "usable"
+    if most_bytes is not None and most_bytes < capacity:
+        capacity, what = int(most_bytes), "allowed"
     return (
         f"pipeline rank {rank} needs {peak:,} bytes ({format_bytes(peak)}), {peak - capacity:,}"
-        f" more than the {capacity:,} bytes ({format_bytes(capacity)}) that are usable:"
+        f" more than the {capacity:,} bytes ({format_bytes(capacity)}) that are {what}:"
         f" {parts_in_words(prediction.memory[rank])}"
     )
 

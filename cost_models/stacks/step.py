@@ -172,6 +172,15 @@ class StackModel:
         memory = self.memory(layout, holdings)
         return self._prediction(layout, step_s, breakdown, memory)
 
+    def rank_breakdowns(self, layout: Layout) -> tuple[Breakdown, ...]:
+        """The step as each pipeline rank spends it; each sums to the step."""
+        s = self._builder.sharding(layout)
+        groups = axes(layout)
+        stages = self.stage_times(layout)
+        return tuple(
+            self._step(layout, stages, s, groups, rank)[1] for rank in range(layout.pp)
+        )
+
     def step_time_s(self, layout: Layout) -> float:
         """The step time alone."""
         s = self._builder.sharding(layout)
@@ -315,7 +324,9 @@ class StackModel:
         stages: Sequence[StageTimes],
         s: Sharding,
         groups: dict[str, tuple[int, int]],
+        rank: int | None = None,
     ) -> tuple[float, Breakdown]:
+        """The step, and how a pipeline rank spends it: by default the busiest."""
         messages_s = self._messages_s(layout, s, groups)
         message_s = max(messages_s, default=0.0)
         times = self._pipeline(layout, stages, messages_s)
@@ -344,7 +355,8 @@ class StackModel:
         sums_s = self._links.seconds("all_reduce", 16.0, *groups["world"])
         publish_s = max(publish)
         step_s = ready_s + optimizer_s + publish_s + fixed_s + sums_s
-        rank = max(range(layout.pp), key=lambda r: busy[r])
+        if rank is None:
+            rank = max(range(layout.pp), key=lambda r: busy[r])
         breakdown = self._breakdown(
             layout, [stages[i] for i in own[rank]], step_s, message_s, exposed[rank] + publish_s,
             optimizer_s, fixed_s + sums_s,
@@ -404,7 +416,7 @@ class StackModel:
         self, layout: Layout, own: Sequence[StageTimes], step_s: float, message_s: float,
         dp_comm_s: float, optimizer_s: float, other_s: float,
     ) -> Breakdown:  # fmt: skip
-        """The step as the busiest pipeline rank spends it; what is left is its bubble."""
+        """The step as one pipeline rank spends it; what is left is its bubble."""
         count = layout.micro_batches
         total = {"forward": 0.0, "backward": 0.0, "again": 0.0, "tp": 0.0, "cp": 0.0, "ep": 0.0}
         dp, moved = dp_comm_s, 0.0

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
+from shardwright.planner.bounds_text import bounds_in_words, nothing_between
 from shardwright.planner.layout_text import (
     CP_KINDS,
     DEGREES,
@@ -120,7 +121,8 @@ class StackSpace:
         """Those of the values that the constraints leave."""
         left = [value for value in values if self.fixed.get(name, value) == value]
         tests = [test for key, test in self._tests if key == name]
-        return [value for value in left if not any(test(value) for test in tests)]
+        left = [value for value in left if not any(test(value) for test in tests)]
+        return [value for value in left if self.constraints.allows(name, value)]
 
     @cached_property
     def others(self) -> dict[str, Any]:
@@ -183,8 +185,8 @@ class StackSpace:
             for i, name in enumerate(("tp", "cp", "pp", "dp"))
         }
         for name, values in open_values.items():
-            if not values and name in self.fixed:
-                raise self._no_such_value(name, sorted({
+            if not values:
+                self._refuse_ranks(name, sorted({
                     ranks[("tp", "cp", "pp", "dp").index(name)] for ranks in all_ranks
                 }))  # fmt: skip
         for ranks in all_ranks:
@@ -428,6 +430,8 @@ class StackSpace:
             parts.append("fixed: " + ", ".join(f"{k} = {v}" for k, v in sorted(fixed.items())))
         if self.constraints.forbidden:
             parts.append("without " + ", ".join(sorted(self.constraints.forbidden)))
+        if self.constraints.bounds:
+            parts.append("bound: " + bounds_in_words(self.constraints.bounds))
         return "; ".join(parts)
 
     def _no_such_value(self, name: str, values: Sequence[ChoiceValue]) -> InputError:
@@ -439,11 +443,22 @@ class StackSpace:
             fix=f"fix {name} to one of these, or leave it open",
         )
 
+    def _refuse_ranks(self, name: str, values: Sequence[int]) -> None:
+        """Where a degree has no value left, say which it could have."""
+        if name in self.fixed and self.fixed[name] not in values:
+            raise self._no_such_value(name, values)
+        if bounds := self.constraints.bounds_of(name):
+            raise nothing_between(bounds, values)
+
     def _refuse_nothing(self) -> None:
+        bounds = bounds_in_words(self.constraints.bounds)
         forbidden = ", ".join(sorted(self.constraints.forbidden))
         fixed = ", ".join(f"{k} = {v}" for k, v in sorted(self.fixed.items()))
         without = f" without {forbidden}" if forbidden else ""
         raise InputError(
-            f"nothing is left of the space{without}{f' with {fixed}' if fixed else ''}",
-            fix="forbid less, or fix less",
+            f"nothing is left of the space{without}{f' with {fixed}' if fixed else ''}"
+            + (f" within {bounds}" if bounds else ""),
+            fix="forbid less, fix less, or widen the bounds"
+            if bounds
+            else "forbid less, or fix less",
         )
