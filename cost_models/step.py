@@ -202,9 +202,7 @@ class StepModel:
         """The step as each pipeline rank spends it; each sums to the step."""
         stages = self.stage_costs(layout)
         timeline = simulate(program_of(layout), self.pipeline_costs(layout, stages))
-        return tuple(
-            self._breakdown(layout, stages, timeline, rank) for rank in range(layout.pp)
-        )
+        return tuple(self._breakdown(layout, stages, timeline, rank) for rank in range(layout.pp))
 
     def _step_seconds(
         self, layout: Layout, stages: tuple[StageCosts, ...], timeline: Timeline

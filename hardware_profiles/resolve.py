@@ -81,7 +81,7 @@ def resized(
     nodes: int | None = None,
     what: str = "the profile",
 ) -> HardwareProfile:
-    """As many of a profile's nodes as wanted.
+    """As many of a profile's nodes as wanted; a cluster whose name says how many says so again.
 
     ``what``: the profile in words.
 
@@ -96,7 +96,9 @@ def resized(
     group = _sized(cluster.groups[0], gpus, nodes, stated=False)
     if group == cluster.groups[0]:
         return profile
-    devices = cluster.model_copy(update={"groups": (group,)})
+    was_counted = cluster.name == _counted_name(cluster.groups[0])
+    name = _counted_name(group) if was_counted else cluster.name
+    devices = cluster.model_copy(update={"name": name, "groups": (group,)})
     return profile.model_copy(update={"devices": devices})
 
 
@@ -193,6 +195,7 @@ def _part_of_node(group: NodeGroup, devices: int) -> NodeGroup:
     )
     return group.model_copy(
         update={
+            "num_nodes": 1,
             "devices_per_node": devices,
             "scale_up_domain_gpus": domain or group.scale_up_domain_gpus,
             "shared_resources": shared,
@@ -202,8 +205,12 @@ def _part_of_node(group: NodeGroup, devices: int) -> NodeGroup:
 
 def _catalogue_profile(group: NodeGroup, host: str) -> HardwareProfile:
     """The nodes of one type under the name that says how many."""
-    name = group.name if group.num_nodes == 1 else f"{group.name}:{group.num_nodes}"
-    return catalogue_profile(ClusterSpec(name=name, groups=(group,)), host)
+    return catalogue_profile(ClusterSpec(name=_counted_name(group), groups=(group,)), host)
+
+
+def _counted_name(group: NodeGroup) -> str:
+    """``dgx-h100``, ``dgx-h100:16``."""
+    return group.name if group.num_nodes == 1 else f"{group.name}:{group.num_nodes}"
 
 
 def _options(text: str) -> dict[str, float]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import shardwright
@@ -13,12 +14,17 @@ from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.cost_models.pricing import extrapolations
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.rank_environment import rank_environment
+from shardwright.planner.asked import asked_of
+from shardwright.planner.bounds_text import parse_bounds
 from shardwright.planner.engine import engine_for, software_of
+from shardwright.planner.goals import Goal
 from shardwright.planner.layout_text import normalise_choices, parse_choices
 from shardwright.planner.layouts import layout_of
-from shardwright.planner.problem import Constraints, Problem
+from shardwright.planner.objectives import Outcome, Pursuit, goal_suggestions
+from shardwright.planner.problem import Bound, Constraints, Problem
+from shardwright.planner.question import default_global_batch
 from shardwright.planner.search import Progress
-from shardwright.planner.suggest import overflow_in_words
+from shardwright.planner.suggest import Settle, overflow_in_words
 from shardwright.specs import (
     Candidate,
     Certificate,
@@ -33,6 +39,8 @@ from shardwright.specs import (
 from shardwright.specs.plan import PLAN_SCHEMA
 
 logger = logging.getLogger(__name__)
+
+GLOBAL_BATCH = "global_batch"
 
 LAYOUT_KEYS = (
     "tp", "cp", "pp", "vpp", "dp", "ep", "etp", "micro_batch", "num_microbatches", "zero",
@@ -84,8 +92,9 @@ def plan(
     software: SoftwareSpec | None = None,
     fix: Mapping[str, Any] | str | None = None,
     forbid: Iterable[str] = (),
+    bound: Iterable[Bound] | str = (),
     top: int = 3,
-    objective: str = "step-time",
+    objective: str | Goal = "step-time",
     assumed: Mapping[str, str] | None = None,
     time_limit_s: float | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -97,9 +106,13 @@ def plan(
     Args:
         fix: choices to keep, ``{"tp": 8}`` or ``"tp=8,pp=4,stages=0-5/5-10"``.
         forbid: choices to rule out: ``recompute``, ``zero3``, ``sp``, ``gpipe``, ``tp=8``, ...
+        bound: limits to keep: ``"tp<=4,pp>=2,peak_memory<=70GiB"``.
         top: rows wanted: the best and top - 1 runners-up with other choices.
-        assumed: defaults that the user did not state, to be kept with the plan.
-        time_limit_s: stop proving after this long; the certificate then states the gap.
+        objective: what is made best, with a deadline or a budget where it is a `Goal`.
+        assumed: defaults that the user did not state, to be kept with the plan. A
+            ``global_batch`` among them is assumed anew for other numbers of devices.
+        time_limit_s: stop proving after this long (on each number of devices that is tried); the
+            certificate then states the gap.
         progress: called often with where the search stands.
         command: what the user typed, for the plan's provenance.
         suggest: where nothing fits, plan what would, too.
@@ -109,24 +122,62 @@ def plan(
             for that cannot be planned.
     """
     problem = _problem(model, training, profile, software)
-    fixed = parse_choices(fix) if isinstance(fix, str) else normalise_choices(fix or {})
+    goal = Goal(objective) if isinstance(objective, str) else objective
     constraints = Constraints(
-        fixed=fixed,
+        fixed=parse_choices(fix) if isinstance(fix, str) else normalise_choices(fix or {}),
         forbidden=frozenset(forbid),
+        bounds=parse_bounds(bound) if isinstance(bound, str) else tuple(bound),
         top=top,
         time_limit_s=time_limit_s,
     )
-    engine = engine_for(problem)
-    result = engine.search(constraints, progress)
-    stated = {**(assumed or {}), **_beyond(problem)}
-    if not result.ranking:
-        why = engine.reasons(constraints)
-        helps = tuple(one.text for one in engine.suggestions(constraints)) if suggest else ()
-        return PlanAnswer(False, None, stated, why, helps, result.certificate)
-    best, *others = result.ranking
-    made = _plan(problem, best, result.certificate, stated, command)
-    made = made.model_copy(update={"ties": result.ties, "alternatives": tuple(others)})
-    return PlanAnswer(True, made, stated, certificate=result.certificate)
+    settle = partial(_settled, is_batch_assumed=GLOBAL_BATCH in (assumed or {}))
+    outcome = Pursuit(problem, constraints, goal, settle, progress or (lambda _: None)).run()
+    found, problem = outcome.found, outcome.problem
+    stated = {**_assumed_for(problem, assumed), **_beyond(problem)}
+    if found is None:
+        why, helps = _why_and_helps(outcome, constraints, goal, settle, is_wanted=suggest)
+        return PlanAnswer(False, None, stated, why, helps, outcome.certificate)
+    best, *others = found.ranking
+    made = _plan(problem, best, found.certificate, stated, command)
+    made = made.model_copy(
+        update={
+            "ties": found.ties,
+            "alternatives": tuple(others),
+            "asked": {**asked_of(constraints), **goal.asked()},
+        }
+    )
+    return PlanAnswer(True, made, stated, certificate=found.certificate)
+
+
+def _why_and_helps(
+    outcome: Outcome, constraints: Constraints, goal: Goal, settle: Settle, *, is_wanted: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Why there is no plan and, where that is wanted, what would help."""
+    engine = outcome.engine
+    why = outcome.reasons or engine.reasons(constraints)
+    if not is_wanted:
+        return why, ()
+    if outcome.reasons:
+        return why, goal_suggestions(outcome.problem, constraints, goal, settle)
+    helps = tuple(one.text for one in engine.suggestions(constraints, settle))
+    return why, helps
+
+
+def _settled(problem: Problem, *, is_batch_assumed: bool) -> Problem:
+    """With the global batch that is assumed for these devices and sequences."""
+    if not is_batch_assumed:
+        return problem
+    batch = default_global_batch(problem.training.seq_len, problem.world)
+    training = problem.training.model_copy(update={GLOBAL_BATCH: batch})
+    return replace(problem, training=training)
+
+
+def _assumed_for(problem: Problem, assumed: Mapping[str, str] | None) -> dict[str, str]:
+    """What was assumed, with the batch that it came to on the devices that were chosen."""
+    stated = dict(assumed or {})
+    if GLOBAL_BATCH in stated:
+        stated[GLOBAL_BATCH] = f"{problem.training.global_batch}"
+    return stated
 
 
 def estimate(

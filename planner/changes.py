@@ -36,6 +36,8 @@ class Change:
     """Options to type; or what they do, with the options in parentheses behind."""
     problem: Problem
     constraints: Constraints
+    states_batch: bool = False
+    """Whether the words say the global batch, so that none is assumed any more."""
 
 
 Helps = Callable[[Change], bool]
@@ -53,7 +55,7 @@ def changes(problem: Problem, constraints: Constraints, helps: Helps) -> Iterato
     yield _fixing(problem, constraints, "offload", _OFFLOADS)
     yield _batches(problem, constraints)
     yield _sequences(problem, constraints)
-    yield _nodes(problem, constraints, helps)
+    yield more_nodes(problem, constraints, helps)
     yield _adapters(problem, constraints)
 
 
@@ -208,7 +210,7 @@ def _batches(problem: Problem, constraints: Constraints) -> Iterator[Change]:
     fewer = [count for count in reversed(divisors(batch)) if count < most]
     for count in (*multiples, *fewer):
         changed = _training(problem, global_batch=count)
-        yield Change(f"--global-batch {count}", changed, constraints)
+        yield Change(f"--global-batch {count}", changed, constraints, states_batch=True)
 
 
 def _sequences(problem: Problem, constraints: Constraints) -> Iterator[Change]:
@@ -225,7 +227,7 @@ def _sequences(problem: Problem, constraints: Constraints) -> Iterator[Change]:
 # Hardware
 
 
-def _nodes(problem: Problem, constraints: Constraints, helps: Helps) -> Iterator[Change]:
+def more_nodes(problem: Problem, constraints: Constraints, helps: Helps) -> Iterator[Change]:
     """The fewest nodes of the same kind that help, where nodes are connected: by doubling, then by
     halving the step, which takes for granted that more nodes never help less."""
     group = problem.cluster.groups[0]

@@ -17,6 +17,7 @@ from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.stacks import GENERIC, stack_facts
 from shardwright.planner.bounds import Pricer
 from shardwright.planner.capped import CappedPricer, CappedStackModel
+from shardwright.planner.host_memory import host_overflow_in_words
 from shardwright.planner.layouts import layout_in_words
 from shardwright.planner.pricing import StepPricer
 from shardwright.planner.problem import Constraints, Problem
@@ -27,12 +28,15 @@ from shardwright.planner.stacks.search import search_stacks
 from shardwright.planner.stacks.space import StackSpace
 from shardwright.planner.suggest import (
     Fitting,
+    Settle,
     Suggestion,
     completion,
     first_fitting,
+    least_memory,
     overflow_in_words,
     reasons,
     suggestions,
+    unsettled,
 )
 from shardwright.specs import (
     Candidate,
@@ -72,8 +76,17 @@ class Engine(Protocol):
     def reasons(self, constraints: Constraints) -> tuple[str, ...]:
         """Why nothing fits."""
 
-    def suggestions(self, constraints: Constraints) -> tuple[Suggestion, ...]:
-        """What would fit; where what is fixed does not stand in the way, only how to go on."""
+    def leanest(self, constraints: Constraints) -> Candidate | None:
+        """The layout that needs least memory, of those that are looked at; None where no layout
+        obeys the rules."""
+
+    def suggestions(
+        self, constraints: Constraints, settle: Settle = unsettled
+    ) -> tuple[Suggestion, ...]:
+        """What would fit; where what is fixed does not stand in the way, only how to go on.
+
+        ``settle`` completes a problem that was changed, as the command would.
+        """
 
     def counts(self, name: str) -> frozenset[int]:
         """The values that valid layouts have of one of `layout_text.COUNTS`."""
@@ -127,9 +140,15 @@ class OwnEngine:
         """See `Engine`."""
         return reasons(self._problem, constraints, self._pricer)
 
-    def suggestions(self, constraints: Constraints) -> tuple[Suggestion, ...]:
+    def leanest(self, constraints: Constraints) -> Candidate | None:
         """See `Engine`."""
-        return _helps(self._problem, constraints, _own_fitting)
+        return least_memory(self._problem, constraints, self._pricer)
+
+    def suggestions(
+        self, constraints: Constraints, settle: Settle = unsettled
+    ) -> tuple[Suggestion, ...]:
+        """See `Engine`."""
+        return _helps(self._problem, constraints, _own_fitting, settle)
 
     def counts(self, name: str) -> frozenset[int]:
         """See `Engine`."""
@@ -137,9 +156,13 @@ class OwnEngine:
         return frozenset(value for value in values if isinstance(value, int))
 
 
-def _helps(problem: Problem, constraints: Constraints, first: Fitting) -> tuple[Suggestion, ...]:
+def _helps(
+    problem: Problem, constraints: Constraints, first: Fitting, settle: Settle
+) -> tuple[Suggestion, ...]:
     enough = completion(problem, constraints, first)
-    return suggestions(problem, constraints, first) if enough is None else (enough,)
+    if enough is not None:
+        return (enough,)
+    return suggestions(problem, constraints, first, settle)
 
 
 def _own_fitting(problem: Problem, constraints: Constraints) -> Candidate | None:
@@ -168,15 +191,17 @@ class StackEngine:
         """See `Engine`."""
         pricer = _capped(self._pricer, constraints)
         result = search_stacks(self._problem, constraints, pricer, progress)
-        if pricer is self._pricer:
-            return Found(result.ranking, result.ties, result.certificate)
-        return Found(self._priced(result.ranking), self._priced(result.ties), result.certificate)
+        ranking, ties = self._usable(result.ranking), self._usable(result.ties)
+        proven = result.certificate.optimal and len(ranking) == len(result.ranking)
+        certificate = result.certificate.model_copy(update={"optimal": proven})
+        return Found(ranking, ties, certificate)
 
-    def _priced(self, found: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """With the memory that the device has, not what is allowed of it."""
+    def _usable(self, found: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """Those whose hosts hold what is offloaded, priced with the memory that the device has."""
         return tuple(
             Candidate(layout=one.layout, prediction=self._pricer.predict(one.layout))
             for one in found
+            if host_overflow_in_words(self._pricer, one.layout) is None
         )
 
     def breaks_rules(self, constraints: Constraints) -> bool:
@@ -188,10 +213,14 @@ class StackEngine:
         space = StackSpace(self._problem, constraints)
         if not space.valid:
             return tuple(map(str, space.violations()))
-        layout = leanest(self._problem, space, _capped(self._pricer, constraints)).layout
-        prediction = self._pricer.predict(layout)
+        lean = self.leanest(constraints)
+        assert lean is not None
+        layout, prediction = lean.layout, lean.prediction
         count = f"of {space.num_by_the_rules:,} layouts none was found that fits"
         words = layout_in_words(layout)
+        overflow = host_overflow_in_words(self._pricer, layout)
+        if overflow is not None:
+            return (f"{count}: of the leanest ({words}) {overflow}",)
         peak = max(prediction.peak_memory_bytes)
         most_bytes = constraints.most_bytes
         if peak <= min(prediction.memory_capacity_bytes, most_bytes or math.inf):
@@ -202,9 +231,19 @@ class StackEngine:
             )
         return (f"{count}: of the leanest ({words}) {overflow_in_words(prediction, most_bytes)}",)
 
-    def suggestions(self, constraints: Constraints) -> tuple[Suggestion, ...]:
+    def leanest(self, constraints: Constraints) -> Candidate | None:
         """See `Engine`."""
-        return _helps(self._problem, constraints, _stack_fitting)
+        space = StackSpace(self._problem, constraints)
+        if not space.valid:
+            return None
+        layout = leanest(self._problem, space, _capped(self._pricer, constraints)).layout
+        return Candidate(layout=layout, prediction=self._pricer.predict(layout))
+
+    def suggestions(
+        self, constraints: Constraints, settle: Settle = unsettled
+    ) -> tuple[Suggestion, ...]:
+        """See `Engine`."""
+        return _helps(self._problem, constraints, _stack_fitting, settle)
 
     def counts(self, name: str) -> frozenset[int]:
         """See `Engine`."""
@@ -234,8 +273,9 @@ def _stack_fitting(problem: Problem, constraints: Constraints) -> Candidate | No
     except InputError:
         # The change itself is impossible, such as a precision that the device does not compute in.
         return None
-    fits = found is not None and found.prediction.memory_verdict == "fits"
-    return found if fits else None
+    if found is None or found.prediction.memory_verdict != "fits":
+        return None
+    return found if host_overflow_in_words(pricer, found.layout) is None else None
 
 
 def _refuse_training(problem: Problem) -> None:

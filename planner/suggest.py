@@ -30,6 +30,8 @@ from shardwright.specs.units import format_bytes
 
 PricerFactory = Callable[[Problem], Pricer]
 Fitting = Callable[[Problem, Constraints], Candidate | None]
+Settle = Callable[[Problem], Problem]
+"""Completes a problem that was changed: what was assumed for the old one is assumed anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,13 @@ def completion(problem: Problem, constraints: Constraints, first: Fitting) -> Su
     return None if found is None else _suggestion(Change(words, problem, constraints), found)
 
 
+def unsettled(problem: Problem) -> Problem:
+    """The problem as it is."""
+    return problem
+
+
 def suggestions(
-    problem: Problem, constraints: Constraints, first: Fitting
+    problem: Problem, constraints: Constraints, first: Fitting, settle: Settle = unsettled
 ) -> tuple[Suggestion, ...]:
     """Changes of each kind that help, the smallest of its kind, in the order of
     `planner.changes.changes`; where no single one does, the first of several together.
@@ -74,7 +81,8 @@ def suggestions(
 
     def fitting(change: Change) -> Candidate | None:
         if change.words not in known:
-            known[change.words] = first(change.problem, change.constraints)
+            changed = change.problem if change.states_batch else settle(change.problem)
+            known[change.words] = first(changed, change.constraints)
         return known[change.words]
 
     found = [
@@ -122,6 +130,15 @@ def first_fitting(
         # The change itself is impossible, such as a precision that the device does not compute in.
         return None
     return ranking[0].candidate if ranking else None
+
+
+def least_memory(problem: Problem, constraints: Constraints, pricer: Pricer) -> Candidate | None:
+    """The layout of our own runtime that needs least memory; None where none obeys the rules."""
+    space = Space(problem, constraints)
+    if not space.valid:
+        return None
+    _, layout = _least_memory(problem, space, pricer)
+    return Candidate(layout=layout, prediction=pricer.predict(layout))
 
 
 def _suggestion(change: Change, fitting: Candidate) -> Suggestion:

@@ -177,9 +177,7 @@ class StackModel:
         s = self._builder.sharding(layout)
         groups = axes(layout)
         stages = self.stage_times(layout)
-        return tuple(
-            self._step(layout, stages, s, groups, rank)[1] for rank in range(layout.pp)
-        )
+        return tuple(self._step(layout, stages, s, groups, rank)[1] for rank in range(layout.pp))
 
     def step_time_s(self, layout: Layout) -> float:
         """The step time alone."""

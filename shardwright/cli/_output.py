@@ -130,18 +130,22 @@ class Answer(Protocol):
 
 
 def require_feasible(answer: Answer, *, details: bool) -> None:
-    """Nothing where the answer is feasible; else print why and what would help, and raise.
+    """Nothing where the answer is feasible; else print what would help, and raise why it is not.
+
+    The first reason is in the error, and is said nowhere else; ``details``: further reasons and
+    every suggestion go to stdout, else the first suggestion stands in the error.
 
     Raises:
-        InfeasibleError: with the first reason and the first suggestion in one line.
+        InfeasibleError: with the first reason in one line.
     """
     from shardwright.specs import InfeasibleError
 
     if answer.feasible:
         return
-    if details:
-        for heading, lines in (("why", answer.reasons), ("what fits", answer.suggestions)):
-            print_lines(*([f"{heading}:"] if lines else []), *(f"  - {line}" for line in lines))
-    raise InfeasibleError(
-        answer.reasons[0], fix=answer.suggestions[0] if answer.suggestions else None
-    )
+    reason, *others = answer.reasons
+    if not details:
+        raise InfeasibleError(reason, fix=answer.suggestions[0] if answer.suggestions else None)
+    for heading, lines in (("also", others), ("what would do", answer.suggestions)):
+        print_lines(*([f"{heading}:"] if lines else []), *(f"  - {line}" for line in lines))
+    sys.stdout.flush()
+    raise InfeasibleError(reason)

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from shardwright.cli._output import table as table_of
-from shardwright.planner.explain import time_shares, what_limits
+from shardwright.planner.explain.sensitivity import FACTORS
+from shardwright.planner.explain.shares import time_shares, what_limits
+from shardwright.planner.goals import HEADROOM_WORDS
 from shardwright.specs import (
     Candidate,
     Certificate,
@@ -20,6 +22,9 @@ from shardwright.specs.units import format_bytes, format_seconds, format_seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from shardwright.cost_models.money import Terms
+    from shardwright.planner.explain import Sensitivity, StageShare
 
 COLUMNS = (
     "rank", "tp", "cp", "pp", "vpp", "dp", "zero", "mb", "recompute", "step (80 % band)", "MFU",
@@ -115,10 +120,13 @@ def certificate_in_words(certificate: Certificate) -> str:
         (certificate.simulated, "simulated"),
     ]
     parts = ", ".join(f"{large(number)} {word}" for number, word in counts if number)
-    bounds = ("fixed:", "without ")
+    bounds = ("fixed:", "without ", "bound:")
     asked = any(part.startswith(bounds) for part in certificate.space.split("; "))
+    better = "better"
+    if HEADROOM_WORDS in certificate.space:
+        better = "leaner within " + certificate.space.partition(HEADROOM_WORDS)[2].partition(",")[0]
     verdict = (
-        f"none better under this model{' with what was fixed or forbidden' if asked else ''}"
+        f"none {better} under this model{' with what was ruled out' if asked else ''}"
         if certificate.optimal
         else f"a better one may exist, by {certificate.gap:.2%} at most"
     )
@@ -179,14 +187,57 @@ def ties_in_words(plan: Plan) -> Iterator[str]:
         )
 
 
-def budget_in_words(plan: Plan) -> Iterator[str]:
-    """How long the token budget takes at the predicted pace, without failures, where stated."""
-    if plan.training.token_budget is not None:
-        seconds = plan.training.token_budget / plan.prediction.tokens_per_s
-        yield (
-            f"budget    {plan.training.token_budget:,} tokens take {seconds / 86400:,.1f} days"
-            " without failures"
-        )
+def budget_in_words(plan: Plan, terms: Terms | None = None) -> Iterator[str]:
+    """What the run to the token budget takes: days with failures, GPU-hours, dollars."""
+    from shardwright.cost_models.money import run_cost
+    from shardwright.planner.goals import in_days, in_usd
+
+    training = plan.training
+    if training.token_budget is None:
+        return
+    run = run_cost(
+        plan.cluster,
+        step_time_s=plan.prediction.step_time_s,
+        tokens_per_step=training.tokens_per_step,
+        token_budget=training.token_budget,
+        terms=terms,
+    )
+    cost = "no price known" if run.cost_usd is None else in_usd(run.cost_usd)
+    yield (
+        f"budget    {training.token_budget:,} tokens take {in_days(run.time_s)}, of which"
+        f" {in_days(run.compute_s)} in steps and the rest in checkpoints and failures:"
+        f" {run.gpu_hours:,.0f} GPU-hours, {cost}"
+    )
+
+
+_OUTCOMES = {
+    "worse": "no better", "too_slow": "too slow", "too_costly": "too costly",
+    "too_small": "too small", "impossible": "against the rules", "unproven": "not proven",
+}  # fmt: skip
+
+
+def counts_in_words(plan: Plan) -> Iterator[str]:
+    """On which numbers of devices an objective was looked for, and what came of them."""
+    counts = plan.certificate.counts
+    if not counts:
+        return
+    parts = []
+    for outcome, words in _OUTCOMES.items():
+        devices = [one.devices for one in counts if one.outcome == outcome]
+        if devices:
+            parts.append(f"{_few(devices)} {words}")
+    is_fewest = plan.asked.get("objective") == "gpus"
+    others = f": {'; '.join(parts)}" if parts else ""
+    yield (
+        f"devices   {plan.cluster.num_devices:,}, the {'fewest' if is_fewest else 'cheapest'} of"
+        f" {len(counts)} numbers that were tried{others}"
+    )
+
+
+def _few(numbers: Sequence[int]) -> str:
+    """``1, 2, 3, ..., 64``."""
+    shown = [*map(str, numbers[:3]), "...", str(numbers[-1])] if len(numbers) > 5 else numbers
+    return ", ".join(map(str, shown))
 
 
 def breakdown_table(prediction: Prediction) -> Table:
@@ -205,3 +256,35 @@ def memory_table(prediction: Prediction) -> Table:
         cells = [format_bytes(getattr(memory, part)) for part in parts]
         table.add_row(f"{rank}", *cells, format_bytes(prediction.peak_memory_bytes[rank]))
     return table
+
+
+def rank_times_tables(stages: Sequence[StageShare]) -> Iterator[Table]:
+    """How each pipeline rank spends the step; nothing where that is not known."""
+    known = [stage for stage in stages if stage.breakdown is not None]
+    if not known:
+        return
+    table = table_of("pipeline rank", "layers", "holds", "busy", "what its time goes to")
+    for stage in known:
+        assert stage.breakdown is not None
+        assert stage.busy_fraction is not None
+        goes = ", ".join(
+            f"{what} {format_seconds(seconds)}"
+            for what, seconds, share in time_shares(stage.breakdown)
+            if share >= 0.005
+        )
+        holds = " + ".join(name.replace("_", " ") for name in stage.holds)
+        table.add_row(f"{stage.rank}", stage.layers, holds, f"{stage.busy_fraction:.1%}", goes)
+    yield table
+
+
+def sensitivity_tables(found: Sequence[Sensitivity]) -> Iterator[Table]:
+    """What more of each thing gains in tokens per second, the most useful first."""
+    if not found:
+        return
+    table = table_of("what would help", "10 % more", "twice as much", "how it was priced")
+    for one in found:
+        gains = {gain.factor: f"{gain.gain:+.1%}" for gain in one.gains}
+        table.add_row(
+            one.words, *(gains.get(factor, "-") for factor in FACTORS), one.how_in_words()
+        )
+    yield table

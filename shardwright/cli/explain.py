@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from shardwright.hardware_profiles.profile import HardwareProfile
     from shardwright.planner.explain import Explanation, WhyNot
     from shardwright.specs import Plan
+
+logger = logging.getLogger(__name__)
 
 
 def explain(
@@ -33,14 +36,33 @@ def explain(
     from shardwright.specs import Plan
 
     loaded = Plan.load(plan)
-    found = explaining.explain(loaded)
+    needed = why_not is not None or cluster is not None
+    profile = prices_of(loaded, cluster) if needed else prices_if_there(loaded)
+    with _output.progress("planning again with more memory and a larger batch"):
+        found = explaining.explain(loaded, profile)
     answer = None
     if why_not is not None:
-        answer = explaining.why_not(loaded, why_not, prices_of(loaded, cluster))
+        assert profile is not None
+        with _output.progress(f"looking at {why_not}"):
+            answer = explaining.why_not(loaded, why_not, profile)
     if as_json:
         _output.print_json(as_json_dict(found, answer))
     else:
         _print(loaded, found, answer)
+
+
+def prices_if_there(plan: Plan) -> HardwareProfile | None:
+    """The profile that the plan was made from; None, with a warning, where it is gone."""
+    from shardwright.specs import InputError
+
+    try:
+        return prices_of(plan, None)
+    except InputError as error:
+        logger.warning("%s", error.problem)
+        logger.warning(
+            "without its prices, the time of each pipeline rank and what would help are left out"
+        )
+        return None
 
 
 def prices_of(plan: Plan, cluster: str | None) -> HardwareProfile:
@@ -65,15 +87,8 @@ def prices_of(plan: Plan, cluster: str | None) -> HardwareProfile:
 
 def as_json_dict(found: Explanation, answer: WhyNot | None) -> dict[str, Any]:
     """The JSON object that ``--json`` prints."""
-    why_not = None
-    if answer is not None:
-        why_not = {
-            "asked": answer.asked,
-            "verdict": answer.verdict,
-            "reasons": list(answer.reasons),
-            "candidate": answer.candidate and answer.candidate.model_dump(mode="json"),
-            "nearest": answer.nearest and answer.nearest.model_dump(mode="json"),
-        }
+    from shardwright.planner.layouts import layout_in_words
+
     return {
         "limit": found.limit,
         "time": [
@@ -81,11 +96,49 @@ def as_json_dict(found: Explanation, answer: WhyNot | None) -> dict[str, Any]:
             for what, seconds, fraction in found.time_shares
         ],
         "stages": [
-            {field.name: _plain(getattr(stage, field.name)) for field in dataclasses.fields(stage)}
+            {
+                **{
+                    field.name: _plain(getattr(stage, field.name))
+                    for field in dataclasses.fields(stage)
+                },
+                "limit": stage.limit,
+                "busy_fraction": stage.busy_fraction,
+            }
             for stage in found.stages
         ],
+        "sensitivity": [
+            {
+                "what": one.what,
+                "planned_again": one.is_planned_again,
+                "gains": [
+                    {
+                        "factor": gain.factor,
+                        "tokens_per_s": gain.tokens_per_s,
+                        "gain": gain.gain,
+                        "layout": layout_in_words(gain.layout),
+                    }
+                    for gain in one.gains
+                ],
+            }
+            for one in found.sensitivities
+        ],
+        "ties": None if found.ties is None else dataclasses.asdict(found.ties),
         "runners_up": list(found.runners_up),
-        "why_not": why_not,
+        "why_not": None if answer is None else _why_not_json(answer),
+    }
+
+
+def _why_not_json(answer: WhyNot) -> dict[str, Any]:
+    return {
+        "asked": answer.asked,
+        "verdict": answer.verdict,
+        "reasons": list(answer.reasons),
+        "candidate": answer.candidate and answer.candidate.model_dump(mode="json"),
+        "too_big": answer.too_big and answer.too_big.model_dump(mode="json"),
+        "excess_bytes": answer.excess_bytes,
+        "terms": [{"what": what, "more_s": more_s} for what, more_s in answer.terms],
+        "nearest": answer.nearest and answer.nearest.model_dump(mode="json"),
+        "given_up": answer.given_up,
     }
 
 
@@ -102,11 +155,16 @@ def _print(plan: Plan, found: Explanation, answer: WhyNot | None) -> None:
         f"chosen    {layout_in_words(plan.layout)}",
         f"limit     {found.limit}",
     )
-    _output.print_tables(
-        _tables.breakdown_table(plan.prediction), _tables.memory_table(plan.prediction)
-    )
+    tables = [
+        _tables.breakdown_table(plan.prediction),
+        *_tables.rank_times_tables(found.stages),
+        _tables.memory_table(plan.prediction),
+        *_tables.sensitivity_tables(found.sensitivities),
+    ]
+    _output.print_tables(*tables)
     _output.print_lines(
         *(f"runner-up {line}" for line in found.runners_up),
+        *([] if found.ties is None else [f"ties      {found.ties.in_words()}"]),
         f"certain   {_tables.certificate_in_words(plan.certificate)}",
         *([] if answer is None else why_not_lines(answer)),
     )
@@ -115,10 +173,13 @@ def _print(plan: Plan, found: Explanation, answer: WhyNot | None) -> None:
 def why_not_lines(answer: WhyNot) -> Iterator[str]:
     """The verdict over the layout that was asked about, the reasons, and the nearest that works."""
     from shardwright.cli._tables import step_in_words
+    from shardwright.specs.units import format_bytes
 
     yield ""
     yield f"why not {answer.asked}? {answer.verdict.replace('_', ' ')}"
     yield from (f"  - {reason}" for reason in answer.reasons)
     if answer.nearest is not None:
         step = step_in_words(answer.nearest.prediction)
-        yield f"  nearest that works: {answer.nearest_in_words}, {step}"
+        peak = format_bytes(max(answer.nearest.prediction.peak_memory_bytes))
+        instead = f" ({answer.given_up})" if answer.given_up else ""
+        yield f"  nearest that works{instead}: {answer.nearest_in_words}, {step}, {peak}"

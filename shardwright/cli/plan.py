@@ -13,6 +13,7 @@ import typer
 from shardwright.cli import _options
 
 if TYPE_CHECKING:
+    from shardwright.cost_models.money import Terms
     from shardwright.specs import Plan
 
 
@@ -29,9 +30,36 @@ def plan(
     trainable: _options.Trainable = "full",
     stack: _options.Stack = None,
     tokens: _options.Tokens = None,
-    objective: Annotated[str, typer.Option(help="What to make best.")] = "step-time",
+    objective: Annotated[
+        str,
+        typer.Option(
+            help="What to make best: step-time, cost (of the run to --tokens), gpus (the fewest),"
+            " memory-headroom."
+        ),
+    ] = "step-time",
+    deadline: Annotated[
+        str | None, typer.Option(metavar="T", help="Time that the run to --tokens may take: 60d.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="USD", help="What the run to --tokens may cost: 1.5M.")
+    ] = None,
+    usd_per_gpu_hour: Annotated[
+        float | None, typer.Option(min=0, metavar="USD", help="Price, in place of the catalogue's.")
+    ] = None,
+    slack: Annotated[
+        str,
+        typer.Option(
+            metavar="S", help="How much slower memory-headroom may be than the best step."
+        ),
+    ] = "5%",
     fix: _options.Fix = None,
     forbid: _options.Forbid = None,
+    bound: Annotated[
+        str | None,
+        typer.Option(
+            metavar="B", help="Limits on numbers of a layout: tp<=4,pp>=2,peak_memory<=70GiB."
+        ),
+    ] = None,
     top: Annotated[int, typer.Option(min=1, metavar="K", help="Layouts in the table.")] = 5,
     time_limit: Annotated[
         float, typer.Option(min=0.1, help="Seconds of search; then the best found, with its gap.")
@@ -49,7 +77,9 @@ def plan(
 
     if output is not None:
         _output.check_output(output, Plan, force=force)
-    _inputs.one_of(objective, ["step-time"], "--objective")
+    goal = _inputs.goal(
+        objective, deadline=deadline, budget=budget, slack=slack, usd_per_gpu_hour=usd_per_gpu_hour
+    )
     training = _inputs.Training(
         global_batch, seq_len, precision, optimizer, trainable, tokens, gradient_dtype
     )
@@ -62,7 +92,9 @@ def plan(
             software=asked.software,
             fix=fix,
             forbid=_inputs.names(forbid),
+            bound=bound or "",
             top=top,
+            objective=goal,
             assumed=asked.assumed,
             time_limit_s=time_limit,
             command=shlex.join(["shardwright", *sys.argv[1:]]),
@@ -74,7 +106,7 @@ def plan(
     if as_json:
         _output.print_json(answer.to_json_dict())
     elif made is not None:
-        print_plan(made, output)
+        print_plan(made, output, goal.terms)
     _output.require_feasible(answer, details=not as_json)
 
 
@@ -84,7 +116,7 @@ def priced_from(plan: Plan, source: str) -> Plan:
     return plan.model_copy(update={"provenance": provenance})
 
 
-def print_plan(plan: Plan, path: Path | None) -> None:
+def print_plan(plan: Plan, path: Path | None, terms: Terms) -> None:
     """The plan for people: what was asked, the table, the ties, the certificate, what next."""
     from shardwright.cli import _output, _tables
 
@@ -94,7 +126,8 @@ def print_plan(plan: Plan, path: Path | None) -> None:
         _output.print_lines(f"stages    {_tables.stages_in_words(plan.layout)}")
     _output.print_lines(
         *_tables.ties_in_words(plan),
-        *_tables.budget_in_words(plan),
+        *_tables.budget_in_words(plan, terms),
+        *_tables.counts_in_words(plan),
         f"certain   {_tables.certificate_in_words(plan.certificate)}",
         "",
         *next_commands(path),

@@ -38,6 +38,7 @@ from shardwright.specs.prediction import (
     Breakdown,
     Candidate,
     Certificate,
+    CountTried,
     MemoryParts,
     Prediction,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "ClassifierBlock",
     "ClusterSpec",
     "Coordinates",
+    "CountTried",
     "Edge",
     "EmbeddingBlock",
     "HeadBlock",

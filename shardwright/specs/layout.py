@@ -392,7 +392,7 @@ def place_stages(
     last = len(starts) - 1
     stages = []
     for index, layers in enumerate(zip(starts, stops, strict=True)):
-        v_shaped = schedule in V_SHAPED
+        v_shaped = schedule in V_SHAPED and index < 2 * pp  # a V has no third arm
         rank = min(index, 2 * pp - 1 - index) if v_shaped else index % pp
         first: tuple[Held, ...] = ("embedding",) if index == 0 else ()
         final: tuple[Held, ...] = ("final_norm", "head") if index == last else ()

@@ -60,6 +60,8 @@ class Plan(Spec):
     alternatives: tuple[Candidate, ...] = ()
     assumed: dict[str, str] = Field(default_factory=dict)
     """Defaults that the user did not state, with their values."""
+    asked: dict[str, str] = Field(default_factory=dict)
+    """What the user ruled out or wanted best, as it is typed: fix, forbid, bound, objective, ..."""
     provenance: PlanProvenance
 
     @model_validator(mode="after")

@@ -99,6 +99,22 @@ class Candidate(Spec):
     prediction: Prediction
 
 
+class CountTried(Spec):
+    """One number of devices that an objective was looked for on, and what came of it.
+
+    ``best``: it is the answer; ``worse``: proven to be no better; ``too_slow``, ``too_costly``:
+    proven that no layout meets the deadline, the budget; ``too_small``: nothing fits;
+    ``impossible``: no layout obeys the rules; ``unproven``: its search was stopped early.
+    """
+
+    devices: int = Field(gt=0)
+    outcome: Literal[
+        "best", "worse", "too_slow", "too_costly", "too_small", "impossible", "unproven"
+    ]
+    step_time_s: float | None = Field(default=None, gt=0)
+    """The best step, or what no step is below; null where nothing fits."""
+
+
 class Certificate(Spec):
     """The books of the search: considered = the five other counts together."""
 
@@ -116,3 +132,5 @@ class Certificate(Spec):
     space: str
     """The space in words: which choices were open."""
     search_s: NonNegativeFloat
+    counts: tuple[CountTried, ...] = ()
+    """Where the number of devices was open: those that were tried. The books are of the best."""

@@ -103,8 +103,9 @@ def test_what_does_not_fit_ends_with_3_and_says_by_how_much(
     assert answer["suggestions"]
     assert err.splitlines()[-1].startswith("error: ")
     assert execute(command) == 3
-    out, _ = capsys.readouterr()
-    assert answer["reasons"][0].split(":")[0] in " ".join(out.split())
+    out, err = capsys.readouterr()
+    assert (out + err).count(answer["reasons"][0]) == 1
+    assert all((out + err).count(text) == 1 for text in answer["suggestions"])
 
 
 def test_more_positions_than_the_model_has_end_with_3(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +118,12 @@ def test_more_positions_than_the_model_has_end_with_3(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        pytest.param(["--objective", "cost"], "step-time", id="objective"),
+        pytest.param(["--objective", "speed"], "step-time", id="objective"),
+        pytest.param(["--objective", "cost"], "--tokens", id="objective-without-tokens"),
+        pytest.param(["--deadline", "60d"], "--tokens", id="deadline-without-tokens"),
+        pytest.param(["--bound", "tp<4"], "tp<=4", id="bound-no-sign"),
+        pytest.param(["--bound", "tpp<=4"], "tp", id="bound-unknown-name"),
+        pytest.param(["--budget", "much", "--tokens", "1T"], "1.5M", id="budget-no-amount"),
         pytest.param(["--precision", "bf61"], "bf16", id="precision"),
         pytest.param(["--fix", "tq=2"], "tp", id="fix-unknown-name"),
         pytest.param(["--fix", "tp"], "name=value", id="fix-no-value"),

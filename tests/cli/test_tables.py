@@ -119,4 +119,4 @@ def test_a_schedule_is_named_where_it_is_not_1f1b() -> None:
 
 def test_a_proof_over_a_part_of_the_space_says_so() -> None:
     text = _tables.certificate_in_words(samples.certificate(space="every tp; fixed: pp = 3"))
-    assert text.endswith("none better under this model with what was fixed or forbidden")
+    assert text.endswith("none better under this model with what was ruled out")

@@ -14,6 +14,7 @@ from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.resolve import (
     evidence_in_words,
     list_clusters,
+    resized,
     resolve_cluster,
 )
 from shardwright.specs import ClusterSpec, InputError, SoftwareSpec
@@ -226,3 +227,12 @@ def test_what_is_known_from_datasheets_only_says_so() -> None:
     assert evidence_in_words(resolve_cluster("dgx-h100")) is None
     words = evidence_in_words(resolve_cluster("mtt-s5000-80gb:8x2"))
     assert words == "mtt-s5000-80gb: datasheet only"
+
+
+def test_a_resized_cluster_is_the_one_that_its_count_names() -> None:
+    sixteen = resolve_cluster("dgx-h100:16")
+    assert resized(sixteen, nodes=4).devices == resolve_cluster("dgx-h100:4").devices
+    assert resized(sixteen, gpus=3).devices == resolve_cluster("dgx-h100", gpus=3).devices
+    named = sixteen.devices.model_copy(update={"name": "mine"})
+    own = sixteen.model_copy(update={"devices": named})
+    assert resized(own, nodes=4).devices.name == "mine"

@@ -35,7 +35,7 @@ PREDICTION_KEYS = {
 }  # fmt: skip
 CERTIFICATE_KEYS = {
     "considered", "excluded_by_rules", "excluded_by_memory", "excluded_by_bound",
-    "excluded_by_dominance", "simulated", "optimal", "gap", "space", "search_s",
+    "excluded_by_dominance", "simulated", "optimal", "gap", "space", "search_s", "counts",
 }  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def test_progress_is_told() -> None:
 
 @pytest.mark.parametrize(
     "options", [{"fix": "tp=3"}, {"fix": "tp"}, {"forbid": ["tpp"]}, {"top": 0},
-                {"objective": "gpus"}],
+                {"objective": "speed"}],
 )  # fmt: skip
 def test_bad_questions_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InputError):

@@ -76,4 +76,6 @@ def test_what_does_not_fit_has_reasons_and_suggestions_that_fit() -> None:
 def test_what_was_left_open_is_chosen_where_that_is_enough() -> None:
     made = with_memory(problem(gpus=2), 600_000_000)
     (only,) = engine_for(made).suggestions(Constraints(fixed={"tp": 2}))
-    assert only.text.startswith("keep what was named and choose the rest: then tp=2")
+    assert only.text.startswith(
+        "keep what was named and choose the rest (plan --fix tp=2): then tp=2"
+    )

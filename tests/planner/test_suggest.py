@@ -103,7 +103,10 @@ def test_a_sequence_longer_than_the_model_allows_is_shortened() -> None:
 
 @pytest.mark.parametrize(
     ("model", "gpus", "wanted"),
-    [("llama-3-8b", 1, "--gpus 2: "), ("llama-2-70b", 1, "--cluster dgx-h100:3 (in place of --gpus or --nodes): ")],
+    [
+        ("llama-3-8b", 1, "--gpus 2: "),
+        ("llama-2-70b", 1, "--cluster dgx-h100:3 (in place of --gpus or --nodes): "),
+    ],
 )
 def test_a_part_of_a_node_grows_within_the_node_first(model: str, gpus: int, wanted: str) -> None:
     training = TrainingSpec.model_validate({"global_batch": 64, "seq_len": 4096})
