@@ -19,7 +19,8 @@ def test_memory_parts_sum_every_field() -> None:
 
 @pytest.mark.parametrize("field", ["gap", "considered", "search_s"])
 def test_a_certificate_has_no_negative_counts(field: str) -> None:
-    value = dict.fromkeys(Certificate.model_fields, 0) | {"optimal": True, "space": "tp"}
+    others = {"optimal": True, "space": "tp", "counts": ()}
+    value = dict.fromkeys(Certificate.model_fields, 0) | others
     assert Certificate.from_value(value).optimal
     with pytest.raises(InputError, match=field):
         Certificate.from_value(value | {field: -1})
