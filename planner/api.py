@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,15 +17,16 @@ from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.rank_environment import rank_environment
 from shardwright.planner.asked import asked_of
 from shardwright.planner.bounds_text import parse_bounds
+from shardwright.planner.changes import choices_text
 from shardwright.planner.engine import engine_for, software_of
 from shardwright.planner.goals import Goal
 from shardwright.planner.layout_text import normalise_choices, parse_choices
 from shardwright.planner.layouts import layout_of
 from shardwright.planner.objectives import Outcome, Pursuit, goal_suggestions
-from shardwright.planner.problem import Bound, Constraints, Problem
+from shardwright.planner.problem import Bound, ChoiceValue, Constraints, Problem
 from shardwright.planner.question import default_global_batch
 from shardwright.planner.search import Progress
-from shardwright.planner.suggest import Settle, overflow_in_words
+from shardwright.planner.suggest import Settle, overflow_in_words, unsettled
 from shardwright.specs import (
     Candidate,
     Certificate,
@@ -130,8 +132,10 @@ def plan(
         top=top,
         time_limit_s=time_limit_s,
     )
-    settle = partial(_settled, is_batch_assumed=GLOBAL_BATCH in (assumed or {}))
-    outcome = Pursuit(problem, constraints, goal, settle, progress or (lambda _: None)).run()
+    settle = _settling(assumed, constraints.fixed)
+    outcome = Pursuit(
+        settle(problem), constraints, goal, settle, progress or (lambda _: None)
+    ).run()
     found, problem = outcome.found, outcome.problem
     stated = {**_assumed_for(problem, assumed), **_beyond(problem)}
     if found is None:
@@ -163,11 +167,20 @@ def _why_and_helps(
     return why, helps
 
 
-def _settled(problem: Problem, *, is_batch_assumed: bool) -> Problem:
-    """With the global batch that is assumed for these devices and sequences."""
-    if not is_batch_assumed:
-        return problem
+def _settling(assumed: Mapping[str, str] | None, fixed: Mapping[str, ChoiceValue]) -> Settle:
+    """What gives a problem the global batch that is assumed for it; nothing where it was stated."""
+    return partial(_settled, fixed) if GLOBAL_BATCH in (assumed or {}) else unsettled
+
+
+def _settled(fixed: Mapping[str, ChoiceValue], problem: Problem) -> Problem:
+    """With the global batch that is assumed for these devices and sequences: the nearest that
+    fixed replicas and micro-batches share evenly, too."""
     batch = default_global_batch(problem.training.seq_len, problem.world)
+    named = [fixed.get(name, 1) for name in ("dp", "micro_batch")]
+    share = math.prod(value for value in named if isinstance(value, int))
+    both = math.lcm(share, math.gcd(batch, problem.world))
+    share = both if both <= 2 * batch else share
+    batch = max(1, round(batch / share)) * share
     training = problem.training.model_copy(update={GLOBAL_BATCH: batch})
     return replace(problem, training=training)
 
@@ -191,7 +204,8 @@ def estimate(
     command: str | None = None,
 ) -> PlanAnswer:
     """What one layout costs. What ``layout`` leaves open takes its plainest value: degrees of 1,
-    no ZeRO, no recompute, even stages, and the dp that fills the cluster.
+    no ZeRO, no recompute, even stages, and the dp that fills the cluster. A ``global_batch`` that
+    is assumed becomes the nearest one that the layout's replicas and micro-batches share evenly.
 
     A layout that does not fit is priced all the same, with ``feasible`` false.
 
@@ -200,9 +214,11 @@ def estimate(
     """
     problem = _problem(model, training, profile, software)
     chosen = parse_choices(layout) if isinstance(layout, str) else normalise_choices(layout)
+    if GLOBAL_BATCH in (assumed or {}):
+        problem = _with_shared_batch(problem, chosen)
     wanted = layout_of(problem, chosen)
-    stated = {**(assumed or {}), **_beyond(problem)}
-    violations = wanted.violations(model, problem.cluster, training)
+    stated = {**_assumed_for(problem, assumed), **_beyond(problem)}
+    violations = wanted.violations(model, problem.cluster, problem.training)
     if violations:
         return PlanAnswer(False, None, stated, tuple(str(broken) for broken in violations))
     engine = engine_for(problem)
@@ -213,8 +229,47 @@ def estimate(
     if prediction.memory_verdict != "does_not_fit":
         return PlanAnswer(True, made, stated, certificate=certificate)
     why = (overflow_in_words(prediction),)
-    helps = tuple(one.text for one in engine.suggestions(Constraints(fixed=chosen)))
-    return PlanAnswer(False, made, stated, why, helps, certificate)
+    return PlanAnswer(False, made, stated, why, _helps(problem, chosen, assumed), certificate)
+
+
+def _helps(
+    problem: Problem, chosen: Mapping[str, ChoiceValue], assumed: Mapping[str, str] | None
+) -> tuple[str, ...]:
+    """What would fit where a named layout does not, as commands that plan what it leaves open."""
+    settle = _settling(assumed, chosen)
+    found = engine_for(settle(problem)).suggestions(Constraints(fixed=chosen), settle)
+    return tuple(_as_planned(one.text, chosen) for one in found)
+
+
+def _as_planned(text: str, chosen: Mapping[str, ChoiceValue]) -> str:
+    """A suggestion of `plan` with the command that it belongs to."""
+    if text.startswith("--fix"):
+        return f"plan {text}"
+    if text.startswith("--"):
+        return f"plan --fix {choices_text(chosen)} {text}"
+    return text.replace("(--fix", "(plan --fix").replace("(without --fix", "(plan without --fix")
+
+
+def _with_shared_batch(problem: Problem, chosen: Mapping[str, ChoiceValue]) -> Problem:
+    """With the global batch nearest to the assumed one under which the layout breaks no rule; as
+    it is where none near it is such."""
+    layout = layout_of(problem, chosen)
+    share = layout.dp * layout.micro_batch
+    named = chosen.get("num_microbatches")
+    near = max(1, round(problem.training.global_batch / share))
+    counts = [named] if isinstance(named, int) else _nearest_first(near, layout.pp)
+    for count in counts:
+        training = problem.training.model_copy(update={GLOBAL_BATCH: count * share})
+        changed = replace(problem, training=training)
+        if not layout_of(changed, chosen).violations(problem.model, problem.cluster, training):
+            return changed
+    return problem
+
+
+def _nearest_first(count: int, most: int) -> list[int]:
+    """Positive whole numbers up to ``most`` away from one, the nearest first."""
+    around = range(max(1, count - most), count + most + 1)
+    return sorted(around, key=lambda one: abs(one - count))
 
 
 def _beyond(problem: Problem) -> dict[str, str]:

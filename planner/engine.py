@@ -194,6 +194,10 @@ class StackEngine:
         ranking, ties = self._usable(result.ranking), self._usable(result.ties)
         proven = result.certificate.optimal and len(ranking) == len(result.ranking)
         certificate = result.certificate.model_copy(update={"optimal": proven})
+        if not ranking and not proven:
+            # Time ran out before anything was found: the leanest may fit all the same.
+            lean = _stack_fitting(self._problem, constraints)
+            return Found(() if lean is None else self._usable((lean,)), (), certificate)
         return Found(ranking, ties, certificate)
 
     def _usable(self, found: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
@@ -223,11 +227,13 @@ class StackEngine:
             return (f"{count}: of the leanest ({words}) {overflow}",)
         peak = max(prediction.peak_memory_bytes)
         most_bytes = constraints.most_bytes
-        if peak <= min(prediction.memory_capacity_bytes, most_bytes or math.inf):
+        usable = int(min(prediction.memory_capacity_bytes, most_bytes or math.inf))
+        if peak <= usable:
+            allowed = "usable" if most_bytes is None else "allowed"
             return (
                 f"{count} with a margin: of the leanest ({words}) the fullest rank needs"
-                f" {peak:,} bytes of the {prediction.memory_capacity_bytes:,} bytes that are"
-                " usable, closer than such predictions are right",
+                f" {peak:,} bytes of the {usable:,} bytes that are {allowed}, closer than such"
+                " predictions are right",
             )
         return (f"{count}: of the leanest ({words}) {overflow_in_words(prediction, most_bytes)}",)
 

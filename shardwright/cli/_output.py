@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from shardwright.specs import Spec
 
-PIPE_WIDTH = 150
+PIPE_WIDTH = 400
 """Columns of a table where stdout is no terminal: wide enough for one line per layout."""
 
 

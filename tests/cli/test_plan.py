@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -154,3 +156,55 @@ def test_the_demo_s_model_and_a_sample_cluster_file(
     command = ["plan", str(config), "--cluster", str(path), "--global-batch", "16", "--json"]
     assert execute(command) == 0
     assert json.loads(capsys.readouterr().out)["assumed"]["seq_len"] == "512"
+
+
+SMALL = ["llama-2-7b", "--cluster", "dgx-h100", "--gpus", "1", "--global-batch", "2",
+         "--seq-len", "512"]  # fmt: skip
+UNFIT = {
+    "weights of 70 billion": ["plan", "llama-3-70b", "--cluster", "dgx-h100"],
+    "one device": ["plan", *SMALL],
+    "what was fixed": ["plan", "llama-3-8b", "--cluster", "dgx-h100", "--fix",
+                       "tp=1,pp=1,cp=1,zero=0", "--forbid", "recompute"],
+    "a bound": ["plan", "llama-3-8b", "--cluster", "dgx-h100", "--bound", "peak_memory<=10GiB"],
+    "fp32": ["plan", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "2", "--precision", "fp32",
+             "--forbid", "offload"],
+    "a long sequence": ["plan", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "1",
+                        "--seq-len", "64k", "--trainable", "lora:16"],
+    "a named layout": ["estimate", "llama-3-70b", "--cluster", "dgx-h100", "--layout", "tp=8"],
+    "a layout to complete": ["estimate", "llama-3-8b", "--cluster", "dgx-h100", "--layout",
+                             "tp=2,micro_batch=3"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_every_suggestion_fits_when_its_command_is_run(
+    case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = UNFIT[case]
+    assert execute([*command, "--json"]) == 3
+    texts = json.loads(capsys.readouterr().out)["suggestions"]
+    assert texts
+    for text in texts:
+        again = followed(command, text)
+        assert execute([*again, "--json", "--top", "1", "--time-limit", "0.5"]) == 0, (text, again)
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["prediction"]["memory_verdict"] != "does_not_fit", text
+
+
+def followed(command: list[str], text: str) -> list[str]:
+    """The command with the options that a suggestion names, as a reader would type them."""
+    said = text.split(": then ")[0]
+    start = re.search(r"(plan )?(--|without --)", said)
+    assert start is not None, text
+    words = shlex.split(re.sub(r" \(in place of .*?\)", "", said[start.start() :]).rstrip(")"))
+    options = {command[i]: command[i + 1] for i in range(2, len(command), 2)}
+    options.pop("--layout", None)
+    if "in place of --gpus" in said:
+        options.pop("--gpus", None)
+    words = words[1:] if words[0] == "plan" else words
+    while words:
+        option, value, *rest = words if words[0] != "without" else [words[1], "", *words[2:]]
+        options.pop(option, None)
+        options |= {option: value} if value else {}
+        words = rest
+    return ["plan", command[1], *(word for pair in options.items() for word in pair)]

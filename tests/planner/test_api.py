@@ -14,6 +14,7 @@ from shardwright.hardware_profiles.resolve import resolve_cluster
 from shardwright.planner.api import PlanAnswer, estimate, plan
 from shardwright.planner.search import Progress
 from shardwright.specs import Breakdown, InputError, Plan, TrainingSpec
+from shardwright.specs.sources import resolve_model
 from tests.planner.conftest import measured, tiny_model
 
 PROFILE = resolve_cluster("dgx-h100", gpus=4)
@@ -204,3 +205,43 @@ def test_every_family_and_dimension_is_estimated() -> None:
 def test_planning_imports_no_torch() -> None:
     code = "import sys, shardwright.planner.api; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+ASSUMED = {"global_batch": "512"}
+
+
+@pytest.mark.parametrize(
+    ("layout", "batch"),
+    [
+        ("tp=2", 512),
+        ("tp=2,micro_batch=3", 516),
+        ("tp=1,micro_batch=5", 520),
+        ("tp=2,micro_batch=2,m=7", 56),
+        ("tp=2,pp=4,vpp=2,micro_batch=3,schedule=interleaved-1f1b", 513),
+    ],
+)
+def test_an_assumed_batch_is_one_that_the_layout_shares_evenly(layout: str, batch: int) -> None:
+    options: dict[str, Any] = {
+        "model": resolve_model("llama-3-8b"), "profile": resolve_cluster("dgx-h100"),
+        "training": TrainingSpec(global_batch=512, seq_len=8192), "layout": layout,
+    }  # fmt: skip
+    answer = estimate(**options, assumed=ASSUMED)
+    assert answer.plan is not None, answer.reasons
+    assert answer.plan.training.global_batch == batch
+    assert answer.assumed["global_batch"] == str(batch)
+    named = answer.plan.layout
+    assert batch == named.dp * named.micro_batch * named.num_microbatches
+    stated = estimate(**options)
+    assert (stated.plan is None) == (batch != 512)
+
+
+def test_a_plan_s_assumed_batch_is_shared_by_what_is_fixed() -> None:
+    training = TrainingSpec(global_batch=512, seq_len=8192)
+    answer = plan(
+        model=resolve_model("llama-3-8b"), profile=resolve_cluster("dgx-h100"), training=training,
+        fix="tp=2,cp=1,pp=2,micro_batch=3", assumed=ASSUMED, top=1,
+    )  # fmt: skip
+    assert answer.plan is not None, answer.reasons
+    assert answer.plan.layout.micro_batch == 3
+    assert answer.plan.training.global_batch == 504
+    assert answer.assumed["global_batch"] == "504"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from shardwright.hardware_profiles.resolve import resolve_cluster
+from shardwright.planner import engine as engine_module
 from shardwright.planner.engine import OwnEngine, StackEngine, engine_for, software_of
 from shardwright.planner.layouts import layout_of
 from shardwright.planner.problem import Constraints, Problem
+from shardwright.planner.stacks.search import StackResult, search_stacks
 from shardwright.specs import InputError, OptimizerSpec, SoftwareSpec, TrainingSpec
 from tests.planner.conftest import measured, tiny_model
 from tests.planner.stacks.small import problem, with_memory
@@ -79,3 +84,24 @@ def test_what_was_left_open_is_chosen_where_that_is_enough() -> None:
     assert only.text.startswith(
         "keep what was named and choose the rest (plan --fix tp=2): then tp=2"
     )
+
+
+def test_what_fits_is_found_where_the_search_runs_out_of_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = problem(gpus=2)
+
+    def cut_short(*arguments: Any) -> StackResult:
+        found = search_stacks(*arguments)
+        certificate = found.certificate.model_copy(update={"optimal": False, "gap": 1.0})
+        return replace(found, ranking=(), ties=(), certificate=certificate)
+
+    monkeypatch.setattr(engine_module, "search_stacks", cut_short)
+    found = engine_for(made).search(Constraints(top=1))
+    (only,) = found.ranking
+    assert only.prediction == engine_for(made).predict(only.layout)
+    assert only.prediction.memory_verdict == "fits"
+    assert not found.certificate.optimal
+    assert found.certificate.gap == 1.0
+    tight = with_memory(made, 20_000_000)
+    assert engine_for(tight).search(Constraints(top=1)).ranking == ()
