@@ -113,8 +113,8 @@ def plan(
         objective: what is made best, with a deadline or a budget where it is a `Goal`.
         assumed: defaults that the user did not state, to be kept with the plan. A
             ``global_batch`` among them is assumed anew for other numbers of devices.
-        time_limit_s: stop proving after this long (on each number of devices that is tried); the
-            certificate then states the gap.
+        time_limit_s: stop proving after this long; the certificate then states the gap. Where
+            several numbers of devices are tried, they share as much again, 3 s each at least.
         progress: called often with where the search stands.
         command: what the user typed, for the plan's provenance.
         suggest: where nothing fits, plan what would, too.

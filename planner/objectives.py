@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.resolve import resized
@@ -36,6 +36,8 @@ _ALL_NODES = 8
 _MOST_TRIED = 64
 """Up to so many sizes of the cluster every one is tried for the fewest devices. Of more, round ones
 are, and then all between the last that does not do and the first that does."""
+_LEAST_S_OF_A_TRY = 3.0
+"""So long each number of devices may be searched, however many there are."""
 _MOST_S_OF_A_SUGGESTION = 5.0
 """So long one number of nodes is searched before it is not suggested."""
 _HEADROOM_STEP = 1 / 512
@@ -75,6 +77,8 @@ class Pursuit:
     goal: Goal
     settle: Settle = unsettled
     watch: Watch = _nobody_watches
+    try_limit_s: float | None = field(default=None, init=False)
+    """Of the search on each number of devices that is tried."""
 
     def run(self) -> Outcome:
         """The answer.
@@ -116,6 +120,7 @@ class Pursuit:
         tried: dict[int, CountTried] = {}
         best: tuple[float, Problem] | None = None
         wanted = round_sizes(everything, _MOST_TRIED if fewest else _ALL_NODES)
+        self.try_limit_s = self._try_limit_s(len(wanted))
         for profile in wanted:
             best = self._improve(profile, tried, best)
             if fewest and best is not None:
@@ -133,6 +138,13 @@ class Pursuit:
         found = engine.search(self.constraints, self.watch)
         counts = [tried[devices] for devices in sorted(tried)]
         return self._outcome(problem, engine, found, counts)
+
+    def _try_limit_s(self, num_tries: int) -> float | None:
+        """An equal share of the time limit, which the number that is chosen gets in full."""
+        limit_s = self.constraints.time_limit_s
+        if limit_s is None:
+            return None
+        return min(limit_s, max(limit_s / num_tries, _LEAST_S_OF_A_TRY))
 
     def _improve(
         self,
@@ -154,7 +166,7 @@ class Pursuit:
     def _try(self, problem: Problem, to_beat: float) -> tuple[CountTried, float]:
         """What comes of one number of devices, and the value of its best layout: dollars, or
         devices. ``to_beat``: the value of the best so far."""
-        limits = replace(self.constraints, top=1)
+        limits = replace(self.constraints, top=1, time_limit_s=self.try_limit_s)
         lowest_s = 0.0
 
         def watch(at: Progress) -> None:

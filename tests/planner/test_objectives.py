@@ -180,3 +180,13 @@ def test_sizes_are_parts_of_a_node_and_then_nodes() -> None:
     nodes = [p.devices.groups[0].num_nodes for p in rounded][7:]
     assert nodes == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 33]
     assert [n for n in range(1, 21) if is_round(n)] == [*range(1, 9), 10, 12, 14, 16, 20]
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "tries", "each_s"), [(None, 9, None), (90.0, 9, 10.0), (9.0, 9, 3.0), (1.0, 9, 1.0)]
+)
+def test_tries_share_the_time_limit(
+    limit_s: float | None, tries: int, each_s: float | None
+) -> None:
+    limits = replace(DATA_PARALLEL, time_limit_s=limit_s)
+    assert Pursuit(MADE, limits, Goal(GPUS))._try_limit_s(tries) == each_s
