@@ -35,7 +35,9 @@ def job(model: Any, cluster: str, *, batch: int, seq_len: int, **options: Any) -
         devices = profile.devices.model_copy(update={"groups": (group,)})
         profile = profile.model_copy(update={"devices": devices})
     spec = resolve_model(model) if isinstance(model, str) else model
-    training = TrainingSpec(global_batch=batch, seq_len=seq_len)
+    training = TrainingSpec(
+        global_batch=batch, seq_len=seq_len, trainable=options.pop("trainable", "full")
+    )
     answer = plan(model=spec, profile=profile, training=training, **options)
     assert answer.plan is not None
     return Job(answer.plan, profile)
@@ -60,6 +62,9 @@ def jobs(name: str) -> Job:
             fix="tp=1,cp=1",
             time_limit_s=2.0,
         )
+    if name == "adapters":
+        return job("llama-2-70b", "dgx-h100:1", batch=8, seq_len=4096, trainable="lora:16",
+                   time_limit_s=2.0)  # fmt: skip
     assert name == "small hosts"
     return job("llama-3-8b", "dgx-h100:1", batch=64, seq_len=4096, host_bytes=2**30)
 
@@ -102,17 +107,22 @@ def test_a_broken_rule_is_named_with_its_numbers_and_the_nearest_runs(case: str)
 
 
 MEMORY = {
-    "optimizer state": ("tp=1,pp=1,cp=1,zero=0,recompute=full,micro_batch=1", "optimizer_state"),
-    "activations": ("tp=1,cp=1,pp=16,zero=0,micro_batch=4,recompute=none", "activations"),
-    "logits": ("tp=1,cp=1,pp=8,zero=3,micro_batch=32,recompute=full", "transient"),
-    "sharded twice only": ("zero=1,zero_shard_degree=1,tp=1,pp=1,cp=1", "optimizer_state"),
+    "weights": ("adapters", "tp=1,pp=1,cp=1,zero=0,recompute=full,micro_batch=1", "weights"),
+    "optimizer state": (
+        "dense",
+        "tp=1,pp=1,cp=1,zero=0,recompute=full,micro_batch=1",
+        "optimizer_state",
+    ),
+    "activations": ("dense", "tp=1,cp=1,pp=16,zero=0,micro_batch=4,recompute=none", "activations"),
+    "logits": ("dense", "tp=1,cp=1,pp=8,zero=3,micro_batch=32,recompute=full", "transient"),
+    "sharded twice only": ("dense", "zero=1,zero_shard_degree=1,tp=1,pp=1,cp=1", "optimizer_state"),
 }
 
 
 @pytest.mark.parametrize("case", MEMORY)
 def test_too_many_bytes_are_counted_by_rank_and_part(case: str) -> None:
-    asked, part = MEMORY[case]
-    answer, made = ask("dense", asked)
+    name, asked, part = MEMORY[case]
+    answer, made = ask(name, asked)
     assert answer.verdict == "does_not_fit", answer
     assert answer.too_big is not None
     prediction = answer.too_big.prediction
