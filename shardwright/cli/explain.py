@@ -71,11 +71,10 @@ def prices_of(plan: Plan, cluster: str | None) -> HardwareProfile:
     Raises:
         InputError: it is not where the plan says, or has changed since.
     """
-    from shardwright.hardware_profiles.resolve import resolve_cluster
     from shardwright.specs import InputError
 
     source = cluster or plan.provenance.profile_source
-    profile = resolve_cluster(source, gpus=plan.cluster.num_devices)
+    profile = _sized(source, plan.cluster.num_devices)
     if profile.content_hash() != plan.provenance.profile_hash:
         raise InputError(
             f"{source} is not what the plan was priced from",
@@ -83,6 +82,22 @@ def prices_of(plan: Plan, cluster: str | None) -> HardwareProfile:
             fix="name the right one with --cluster, or plan again",
         )
     return profile
+
+
+def _sized(source: str, num_devices: int) -> HardwareProfile:
+    """The cluster, or the part of it that a plan for few devices chose; raises `InputError`."""
+    from shardwright.hardware_profiles.resolve import resolve_cluster
+    from shardwright.planner.objectives import sizes
+    from shardwright.specs import InputError
+
+    try:
+        return resolve_cluster(source, gpus=num_devices)
+    except InputError:
+        parts = sizes(resolve_cluster(source))
+        found = [one for one in parts if one.devices.num_devices == num_devices]
+        if not found:
+            raise
+        return found[0]
 
 
 def as_json_dict(found: Explanation, answer: WhyNot | None) -> dict[str, Any]:

@@ -73,6 +73,34 @@ def test_a_file_that_is_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert str(path) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("model", "cluster", "devices", "options"),
+    [
+        ("gpt2", "dgx-h100:2", 1, []),
+        ("gpt2", "h100-sxm5-80gb:4x2,inter=100GB/s", 1, []),
+        ("llama-3-8b", "dgx-h100:3", 16, ["--tokens", "1T", "--deadline", "100d"]),
+    ],
+)
+def test_a_plan_on_a_part_of_the_cluster_is_priced_again(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    cluster: str,
+    devices: int,
+    options: list[str],
+) -> None:
+    path = tmp_path / "plan.json"
+    command = ["plan", model, "--cluster", cluster, "--objective", "gpus", *options,
+               "--global-batch", "480", "--fix", "tp=1,cp=1,pp=1"]  # fmt: skip
+    assert execute([*command, "-o", str(path)]) == 0
+    assert Plan.load(path).cluster.num_devices == devices
+    capsys.readouterr()
+    assert execute(["explain", str(path), "--why-not", "micro_batch=1", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["why_not"]["verdict"] != "breaks_rules"
+    assert answer["sensitivity"]
+
+
 # Every number that is printed, worked out again from the plan's file.
 
 SHARES = {
