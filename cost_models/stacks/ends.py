@@ -46,7 +46,10 @@ def embedding(block: EmbeddingBlock, s: Sharding) -> list[Part]:
         Part(
             "embedding",
             forward=(Traffic(2 * size), *reduce),
-            backward_weight=() if s.frozen else (*gather, Traffic(3 * size)),
+            # The table's gradient is cleared in full before the rows are added.
+            backward_weight=()
+            if s.frozen
+            else (*gather, Traffic(3 * size + rows * width * s.item_bytes)),
             internal_bytes=s.stream_tokens * hidden * s.dropout,
             output_bytes=stream,
             parameters=table + _rows_beside(block),

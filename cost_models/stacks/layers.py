@@ -94,9 +94,20 @@ def policy_of(recompute: Recompute, layer: int) -> Policy:
     return frozenset(recompute.modules or ("core_attn",))
 
 
-def work(parts: Sequence[Part], policy: Policy, tied_parameters: float = 0.0) -> Work:
-    """Parts as one unit of work under a recomputation policy."""
+def work(
+    parts: Sequence[Part],
+    policy: Policy,
+    tied_parameters: float = 0.0,
+    *,
+    early_stop: bool = False,
+) -> Work:
+    """Parts as one unit of work under a recomputation policy.
+
+    ``early_stop``: recomputation of the whole unit ends with the last value that backward needs.
+    """
     again, saved = _recomputed(parts, policy)
+    if policy is None and early_stop:
+        again = _before_last_product(again)
     return Work(
         forward=_flat(part.forward for part in parts),
         backward_input=_flat(part.backward_input for part in parts),
@@ -129,6 +140,12 @@ def _recomputed(parts: Sequence[Part], policy: Policy) -> tuple[list[Operation],
         again += part.forward
         saved += part.output_bytes * (not dropped[index])
     return again, saved
+
+
+def _before_last_product(operations: Sequence[Operation]) -> list[Operation]:
+    """Without the last product and what follows: only its input is needed for gradients."""
+    products = [i for i, op in enumerate(operations) if isinstance(op, Product)]
+    return list(operations[: products[-1]] if products else operations)
 
 
 def _half_recomputed(parts: Sequence[Part]) -> tuple[list[Operation], float]:
@@ -244,7 +261,7 @@ def layer_work(
     layer: LayerBlock, s: Sharding, policy: Policy, memory_tokens: float | None = None
 ) -> Work:
     """One layer as a unit of work."""
-    return work(layer_parts(layer, s, memory_tokens), policy)
+    return work(layer_parts(layer, s, memory_tokens), policy, early_stop=s.early_stop)
 
 
 EndBlock = (
@@ -307,4 +324,4 @@ def _tied_parameters(block: EndBlock, s: Sharding) -> float:
 def prediction_work(block: PredictionBlock, s: Sharding, policy: Policy) -> Work:
     """One depth of multi-token prediction, without its logits."""
     entry = ends.prediction_entry(block.hidden_size, s, 3 * block.norm.num_parameters)
-    return work((entry, *layer_parts(block.layer, s)), policy)
+    return work((entry, *layer_parts(block.layer, s)), policy, early_stop=s.early_stop)

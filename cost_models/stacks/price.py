@@ -15,6 +15,9 @@ from shardwright.cost_models.stacks.operations import (
 )
 from shardwright.cost_models.stacks.rates import DeviceRates
 
+_PIECEWISE = frozenset({"all_gather", "reduce_scatter"})
+"""Collectives around a split product that can run piece by piece, beside the product's pieces."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
@@ -63,10 +66,17 @@ class WorkPricer:
         links: Links,
         groups: dict[str, tuple[int, int]],
         hidden_fraction: float,
+        *,
+        overlap_tensor_parallel: bool = False,
     ) -> None:
-        """``hidden_fraction``: of communication that can run beside computation, what does."""
+        """``hidden_fraction``: of communication that can run beside computation, what does.
+
+        ``overlap_tensor_parallel``: whether the gathering and scattering around products that are
+        split over tensor-parallel ranks can. An all-reduce needs the whole product.
+        """
         self._rates, self._links, self._groups = rates, links, groups
         self._hidden = hidden_fraction
+        self._piecewise = _PIECEWISE if overlap_tensor_parallel else frozenset[str]()
 
     def price(self, work: Work) -> WorkSeconds:
         """Every pass of one micro-batch."""
@@ -102,7 +112,8 @@ class WorkPricer:
                     )
                 else:
                     seconds = self._links.seconds(op.kind, op.num_bytes, size, stride)
-                (hideable if op.overlaps else shown)[op.axis] += seconds
+                overlaps = op.overlaps or (op.axis == "tp" and op.kind in self._piecewise)
+                (hideable if overlaps else shown)[op.axis] += seconds
                 kernels += 1
         if hideable["cp"]:
             shown["cp"] += self._exposed(hideable["cp"], attention)

@@ -44,6 +44,8 @@ class Sharding:
     """Weights need no gradients (LoRA's base weights, a frozen tower)."""
     keeps_narrow: bool = False
     """Whether operands of the large products are kept in their dtype, not in the activations'."""
+    early_stop: bool = False
+    """Whether recomputation of a layer ends with the last value that backward needs."""
     loss_bytes: float = 10.0
     """Alive for each logit at the loss's fullest moment, where the loss is not fused."""
     weight_bytes: float = 2.0

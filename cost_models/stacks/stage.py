@@ -119,6 +119,7 @@ class StageBuilder:
             self._software.fused_sinks, self._software.dropout, training.adapter_rank,
             self._is_frozen(self._decoder), keeps_narrow=self._facts.keeps_narrow_inputs,
             loss_bytes=self._facts.loss_bytes(layout.tp),
+            early_stop=self._software.early_stop,
             weight_bytes=QUANTISED_BYTES
             if training.trainable.startswith("q") else self._item_bytes,
         )  # fmt: skip

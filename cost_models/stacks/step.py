@@ -231,7 +231,10 @@ class StackModel:
         """``neighbours``: stages that this one exchanges messages with."""
         compiled = self.software.compile or layout.compile
         rates = self._rates[compiled]
-        pricer = WorkPricer(rates, self._links, groups, self._hidden)
+        pricer = WorkPricer(
+            rates, self._links, groups, self._hidden,
+            overlap_tensor_parallel=self.software.overlap_tensor_parallel,
+        )  # fmt: skip
         updates = Updates(
             self.model, self.training, layout, self._links, rates, self.parameters, groups
         )  # fmt: skip
@@ -247,6 +250,9 @@ class StackModel:
             if beside:
                 exposed = self._beside(updates, one, seconds)
                 shards = [a + one.count * b for a, b in zip(shards, exposed, strict=True)]
+        trained = self._trained(layout, holdings)
+        if not self.software.fused_accumulation:
+            d_weight = d_weight.plus(Seconds(updates.accumulation_s(trained)))
         measured = self.parameters.get(layer_name(self.model, self.training, layout), 1.0)
         sharpness = self.parameters["host.sharpness"]
         host_s = self.parameters["stack.host_s"] * self._waiting(groups["tp"][0])
@@ -256,7 +262,6 @@ class StackModel:
         exchanged = neighbours * self.parameters["host.message_launches"]
         launched = (d_input.kernels + d_weight.kernels + again.kernels + exchanged) * host_s
         stretch = _later(backward_s, launched, sharpness) / backward_s if backward_s else 1.0
-        trained = self._trained(layout, holdings)
         return StageTimes(
             forward=forward, backward_input=d_input, backward_weight=d_weight, again=again,
             forward_shards_s=shards[0], backward_shards_s=shards[1],
@@ -366,10 +371,14 @@ class StackModel:
     ) -> tuple[float, ...]:
         """Of each boundary between virtual stages: inside a link domain, or across."""
         size, stride = self._builder.message_bytes(s), groups["pp"][1]
+        gather_s = 0.0
+        if self.software.scatter_messages and not s.is_sequence_parallel:
+            size /= s.tp
+            gather_s = self._links.seconds("all_gather", size, *groups["tp"])
         ranks = [stage.rank for stage in layout.stages]
         pairs = list(itertools.pairwise(ranks))
         known = {
-            (a, b): 0.0 if a == b else self._links.message_s(size, a, b, stride)
+            (a, b): 0.0 if a == b else self._links.message_s(size, a, b, stride) + gather_s
             for a, b in dict.fromkeys(pairs)
         }
         return tuple(map(known.__getitem__, pairs))

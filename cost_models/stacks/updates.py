@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from shardwright.cost_models.stacks.layers import Work
 from shardwright.cost_models.stacks.links import Links
+from shardwright.cost_models.stacks.operations import Traffic
 from shardwright.cost_models.stacks.rates import DeviceRates
 from shardwright.cost_models.stacks.sharding import QUANTISED_BYTES
 from shardwright.specs import Layout, ModelSpec, TrainingSpec
@@ -81,6 +82,16 @@ class Updates:
             scatter_s = self._links.seconds("reduce_scatter", size, *self._groups[shard])
         part = size / max(1, self._groups[shard][0])
         return scatter_s + self._links.seconds("all_reduce", part, *self._groups[replica])
+
+    def accumulation_s(self, trained: Trained) -> float:
+        """Adding one micro-batch's gradients to the buffer, by kernels of their own: the gradient
+        and the buffer are read, the buffer is written. Under ZeRO 2 and 3 a rank adds its shard."""
+        layout, count = self._layout, trained.dense + trained.experts
+        if layout.zero >= 2:
+            count = trained.dense / layout.zero_shard_degree
+            count += trained.experts / layout.expert_zero_shard_degree
+        moved = count * (self._weight_bytes + 2 * self._gradient_bytes)
+        return self._rates.traffic(Traffic(moved, 0))
 
     def tied_sum_s(self, trained: Trained) -> float:
         """Sum of a tied table's gradient over the first and the last stage."""

@@ -214,6 +214,8 @@ def _software(row: Row, defaults: Mapping[str, Any]) -> SoftwareSpec:
     }
     if "expandable_segments" in remarks_of(row):
         known["allocator"] = "expandable_segments"
+    if re.search(r"async(?:hronous)? ?tp", remarks_of(row)):
+        known["overlap_tensor_parallel"] = True
     if "cuda graph" in remarks_of(row):
         known["cuda_graphs"] = True
     if row.parallel.compile is not None:

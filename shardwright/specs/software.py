@@ -23,14 +23,26 @@ class SoftwareSpec(Spec):
     """A compiler fuses what hand-written kernels do not."""
     cuda_graphs: bool = False
     fused_optimizer: bool = True
+    fused_accumulation: bool = True
+    """The products that make weight gradients add them to the buffer; else a kernel of its own
+    does, after each micro-batch."""
     fused_loss: bool = False
     """The loss works on the logits in place, in their own dtype."""
     dropout: bool = False
     """Dropout runs after scores, attention and MLP, and keeps its masks."""
+    early_stop: bool = False
+    """Recomputation of a layer ends once all that its backward needs is there: the layer's last
+    product is not run again (PyTorch's checkpoint without reentrance, from release 2.1)."""
     overlap_gradients: bool = True
     """Gradients are reduced while the last backward still runs."""
     overlap_weights: bool = True
     """Updated weights are gathered while the next forward already runs."""
+    overlap_tensor_parallel: bool = False
+    """Under sequence parallelism, gathering and scattering run piece by piece beside the products
+    around them (Transformer Engine's user buffers; asynchronous tensor parallelism)."""
     overlap_messages: bool = True
     """Pipeline messages travel while stages compute."""
+    scatter_messages: bool = False
+    """Tensor-parallel ranks that hold the same hidden states each send a part of a pipeline
+    message, which is gathered again where it arrives."""
     allocator: Literal["native", "expandable_segments"] = "native"

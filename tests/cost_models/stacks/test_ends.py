@@ -24,6 +24,7 @@ from tests.cost_models.stacks.cases import (
     part_parameters,
     product_flops,
     sharding,
+    traffic_bytes,
 )
 
 EMBEDDINGS: list[dict[str, Any]] = [
@@ -83,6 +84,14 @@ def test_vocabulary_parallel_lookups_are_summed(parallel: bool, kind: str) -> No
     (one,) = messages(forward(parts))
     assert (one.kind, one.num_bytes) == (kind, 2 * 32 * 64 * 2)
     assert len(messages(backward(parts))) == parallel
+
+
+def test_the_gradient_of_a_table_is_cleared_in_full() -> None:
+    def moved(vocab: int) -> float:
+        return traffic_bytes(ends.embedding(an_embedding(vocab_size=vocab), sharding())[0]
+                             .backward_weight)  # fmt: skip
+
+    assert moved(480) - moved(160) == 320 * 64 * 2
 
 
 class TestLoss:

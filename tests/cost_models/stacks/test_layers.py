@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -143,6 +144,16 @@ class TestWhole:
     def test_what_it_would_keep_is_alive_in_its_backward(self, layer: LayerBlock) -> None:
         found = layer_work(layer, CUT, None)
         assert found.whole_bytes == layer_work(layer, CUT, frozenset()).saved_bytes
+
+    def test_an_early_stop_spares_the_last_product(self, layer: LayerBlock) -> None:
+        whole, early = (layer_work(layer, s, None) for s in (CUT, replace(CUT, early_stop=True)))
+        products = [op for op in whole.forward if isinstance(op, Product)]
+        assert list(early.again) == list(whole.forward[: len(early.again)])
+        assert product_flops(whole.again) - product_flops(early.again) == product_flops(
+            products[-1:]
+        )
+        assert early.saved_bytes == whole.saved_bytes
+        assert layer_work(layer, replace(CUT, early_stop=True), frozenset()).again == ()
 
     def test_gradients_are_the_same(self, layer: LayerBlock) -> None:
         none, full = layer_work(layer, CUT, frozenset()), layer_work(layer, CUT, None)

@@ -73,6 +73,18 @@ def test_a_ring_hides_behind_attention_alone() -> None:
     assert priced(PRODUCT, message).cp_s == LINKS.seconds("send_recv", 1e6, *GROUPS["cp"])
 
 
+def test_gathering_around_split_products_may_hide_but_sums_do_not() -> None:
+    some = layer_work(next(MODEL.decoder.layers()), sharding(), frozenset())
+    kinds: tuple[CollectiveKind, ...] = ("all_gather", "reduce_scatter", "all_reduce")
+    for kind in kinds:
+        one = replace(some, forward=(PRODUCT, Message(kind, 1e6, "tp")))
+        alone = LINKS.seconds(kind, 1e6, *GROUPS["tp"])
+        window = RATES.product(PRODUCT)
+        pricer = WorkPricer(RATES, LINKS, GROUPS, 0.5, overlap_tensor_parallel=True)
+        hidden = 0.0 if kind == "all_reduce" else 0.5 * min(alone, window)
+        assert pricer.price(one).forward.tp_s == pytest.approx(alone - hidden)
+
+
 def test_what_is_on_the_critical_path_shows_in_full() -> None:
     message = Message("all_reduce", 1e6, "tp")
     found = priced(PRODUCT, message, hidden=1.0)

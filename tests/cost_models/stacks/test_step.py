@@ -211,6 +211,14 @@ class TestZero:
         (stage,) = stack(training=narrow).stage_times(layout(training=narrow, dp=32))
         assert stage.reduction_s == self.LINKS.seconds("all_reduce", self.P * 2, 32, 1)
 
+    def test_gradients_that_are_added_apart_cost_each_micro_batch(self) -> None:
+        apart = SOFTWARE.model_copy(update={"fused_accumulation": False})
+        (plain,), (slow,) = (
+            stack(software=s).stage_times(layout(dp=32)) for s in (SOFTWARE, apart)
+        )
+        assert slow.backward_weight_s > plain.backward_weight_s
+        assert slow.forward_s == plain.forward_s
+
     def test_without_overlap_the_whole_reduction_shows(self) -> None:
         slow = SOFTWARE.model_copy(update={"overlap_gradients": False, "overlap_weights": False})
         found = stack(software=slow).predict(layout(dp=32, zero=1)).breakdown.dp_comm_exposed
@@ -228,6 +236,17 @@ class TestZero:
 
 
 class TestPipeline:
+    def test_messages_sent_in_parts_cross_nodes_sooner(self) -> None:
+        parts = SOFTWARE.model_copy(update={"scatter_messages": True})
+
+        def seconds(software: SoftwareSpec, **choices: Any) -> float:
+            chosen = layout(tp=8, pp=4, **choices)
+            return stack(software=software).predict(chosen).breakdown.pp_comm
+
+        assert seconds(parts) < 0.5 * seconds(SOFTWARE)
+        split = {"sequence_parallel": True}  # each rank has its own tokens: nothing to share
+        assert seconds(parts, **split) == seconds(SOFTWARE, **split)
+
     def test_the_bubble_shrinks_with_micro_batches_and_virtual_stages(self) -> None:
         def bubble(batch: int, **choices: Any) -> float:
             training = TRAINING.model_copy(update={"global_batch": batch})

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from shardwright.cost_models.stacks.links import axes
+from shardwright.cost_models.stacks.operations import Traffic
 from shardwright.cost_models.stacks.step import StackModel
 from shardwright.cost_models.stacks.updates import Trained, Updates
 from shardwright.hardware_profiles.resolve import resolve_cluster
@@ -60,6 +61,14 @@ def test_what_was_reduced_for_each_micro_batch_is_not_reduced_again(
 ) -> None:
     found, _ = updates(dp=32, zero=zero)
     assert found.reduction_s(Trained(COUNT, 0.0)) == reduced
+
+
+def test_adding_gradients_moves_gradient_and_buffer_twice_or_a_shard_of_them() -> None:
+    trained = Trained(COUNT, 0.0)
+    whole, model = updates(dp=32, zero=1)
+    sharded, _ = updates(dp=32, zero=2)
+    assert whole.accumulation_s(trained) == model._rates[False].traffic(Traffic(10 * COUNT, 0))
+    assert sharded.accumulation_s(trained) == pytest.approx(whole.accumulation_s(trained) / 32)
 
 
 def test_the_tied_table_is_summed_over_both_ends_of_the_pipeline() -> None:

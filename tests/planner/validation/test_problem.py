@@ -101,6 +101,11 @@ class TestSoftware:
         assert found.cuda_graphs
         assert found.allocator == "expandable_segments"
 
+    def test_remarks_name_asynchronous_tensor_parallelism(self) -> None:
+        for remark in ("async TP", "float8 + AsyncTP", "asynchronous TP"):
+            assert case(parallel={"other": remark}).software.overlap_tensor_parallel, remark
+        assert not case(parallel={"other": "async checkpoints"}).software.overlap_tensor_parallel
+
 
 class TestSharing:
     def test_rows_of_one_model_share_it(self) -> None:

@@ -101,7 +101,8 @@ def test_limits_decide_what_is_picked() -> None:
     days = [row.cost.days for row in free.rows if row.cost]
     assert (free.pick("smallest"), free.pick("fastest")) == (0, days.index(min(days)))
     assert free.pick("cheapest") == 0
-    answer = ask(vary=["gpus=1,2,4"], tokens="1B", deadline_s=days[1] * 86400)
+    just_s = days[1] * 86400 * (1 + 1e-9)  # days are rounded seconds
+    answer = ask(vary=["gpus=1,2,4"], tokens="1B", deadline_s=just_s)
     assert [row.meets for row in answer.rows] == [day <= days[1] for day in days]
     assert answer.pick("smallest") == 1
     assert ask(vary=["gpus=1"], tokens="1B", deadline_s=1).pick("smallest") is None
