@@ -111,7 +111,8 @@ def test_limits_decide_what_is_picked() -> None:
 def test_solving_follows_what_varies_and_keeps_the_deadline() -> None:
     free = ask(vary=["gpus=1,2,4,8"], tokens="1B")
     days = [row.cost.days for row in free.rows if row.cost]
-    answer = ask(vary=["precision=bf16"], tokens="1B", deadline_s=days[1] * 86400, unknown="gpus")
+    just_s = days[1] * 86400 * (1 + 1e-9)
+    answer = ask(vary=["precision=bf16"], tokens="1B", deadline_s=just_s, unknown="gpus")
     assert [solved.value for solved in answer.solved] == [2]
     assert answer.rows[0].varied == {"precision": "bf16", "gpus": "2"}
     assert answer.rows[0].outcome.prediction == free.rows[1].outcome.prediction
