@@ -133,7 +133,7 @@ class _Question:
             f"the best of these, {layout_in_words(best.layout)}, takes {format_seconds(step_s)} a"
             f" step, the plan {format_seconds(chosen_s)}: {difference_in_words(best, chosen)}"
         )
-        if step_s < chosen_s * (1 - EQUAL):
+        if self._is_better(best):
             return "better", (words, self._why_better())
         tie_ratio = self.problem.profile.tie_ratio
         if step_s <= chosen_s * tie_ratio:
@@ -141,6 +141,9 @@ class _Question:
                 words, f"predictions within {tie_ratio - 1:.1%} of one another are a tie: try both"
             )  # fmt: skip
         return "slower", (words,)
+
+    def _is_better(self, other: Candidate) -> bool:
+        return other.prediction.step_time_s < self.plan.prediction.step_time_s * (1 - EQUAL)
 
     def _why_better(self) -> str:
         """What the plan was held to, or that its search was cut short."""
@@ -170,6 +173,8 @@ class _Question:
         """Nothing that was asked for can be run: what comes nearest."""
         kept = constraints_of(self.plan.asked)
         found: Nearest | None = nearest_layout(self.engine, self.asked, kept)
+        if found is not None and self._is_better(found.candidate):
+            reasons = (*reasons, f"the nearest is faster than the plan: {self._why_better()}")
         return WhyNot(
             asked=self._words,
             verdict=verdict,

@@ -228,6 +228,18 @@ def test_a_better_one_says_what_the_plan_was_held_to() -> None:
     check_price(answer, made)
 
 
+def test_a_nearest_that_is_faster_than_the_plan_says_why() -> None:
+    made = jobs("dense")
+    layout = made.made.layout
+    slow = repriced(made, "tp=8,pp=2,micro_batch=1,recompute=full,schedule=1f1b")
+    assert slow.prediction.step_time_s > made.made.prediction.step_time_s
+    answer = why_not(slow, {"tp": layout.tp, "micro_batch": 3}, made.profile)
+    assert answer.verdict == "breaks_rules"
+    assert answer.nearest is not None
+    assert answer.nearest.prediction.step_time_s < slow.prediction.step_time_s
+    assert answer.reasons[-1].startswith("the nearest is faster than the plan: the plan is an")
+
+
 def test_what_our_runtime_does_not_do_is_refused_by_name() -> None:
     profile = measured(resolve_cluster("dgx-h100", gpus=4))
     training = TrainingSpec(global_batch=8, seq_len=64)
