@@ -5,6 +5,8 @@
 | ``dgx-h100``, ``dgx-h100:16`` | a node type of the catalogue, and how many |
 | ``h100-sxm5-80gb:8x16,inter=400GB/s`` | 8 devices a node, 16 nodes; options ``memory`` (per \
 device), ``intra`` (per device and direction), ``inter`` (per node and direction) |
+| ``dgx-a100-80gb:1+dgx-1v-32gb:2,between=10Gbit/s`` | several groups of nodes; options at the \
+end: ``between`` (all of a group together and per direction), ``latency`` (between groups) |
 | ``profile.json``, ``my.toml`` | a measured or calibrated profile, or a cluster (`ClusterSpec`) |
 | ``local`` | this machine, if it needs no measuring |
 """
@@ -33,6 +35,8 @@ _OPTIONS: dict[str, Dimension] = {
     "memory": "bytes", "intra": "bytes_per_s", "inter": "bytes_per_s",
 }  # fmt: skip
 
+_BETWEEN: dict[str, Dimension] = {"between": "bytes_per_s", "latency": "seconds"}
+
 
 def list_clusters() -> list[str]:
     """Slugs that `resolve_cluster` knows without a file."""
@@ -53,6 +57,14 @@ def resolve_cluster(
         return _local(gpus, nodes)
     if text.endswith((".json", ".toml")) or os.path.isfile(text):
         return _from_file(Path(text), gpus, nodes)
+    if "+" in text:
+        cluster = _joined_groups(text)
+        _check_fixed(cluster, gpus, nodes, f"{text}, with several groups of nodes,")
+        return catalogue_profile(cluster, f"catalogue: {text}")
+    return _one_group(text, gpus, nodes)
+
+
+def _one_group(text: str, gpus: int | None, nodes: int | None) -> HardwareProfile:
     inline = _INLINE.fullmatch(text)
     if inline:
         group = _inline_group(inline[1], int(inline[2]), int(inline[3]), _options(inline[4]))
@@ -63,6 +75,50 @@ def resolve_cluster(
         group = _with_nodes(group, _positive(int(counted[2]), "nodes"))
     group = _sized(group, gpus, nodes, stated=counted is not None)
     return _catalogue_profile(group, f"catalogue: {text}")
+
+
+def _joined_groups(text: str) -> ClusterSpec:
+    """``A+B,between=..``: groups that are written as they are alone, and the line between them."""
+    parts = [part.strip() for part in text.split("+")]
+    items = parts[-1].split(",")
+    stated = [item for item in items if item.partition("=")[0].strip() in _BETWEEN]
+    parts[-1] = ",".join(item for item in items if item not in stated)
+    values = {
+        name.strip(): parse(quantity, _BETWEEN[name.strip()])
+        for name, _, quantity in (item.partition("=") for item in stated)
+    }
+    if any(value <= 0 for value in values.values()):
+        raise InputError(f"{', '.join(stated)} must be positive", fix="write larger values")
+    groups = tuple(_one_group(part, None, None).devices.groups[0] for part in parts)
+    _positive(sum(group.num_devices for group in groups), "devices")
+    total = values.get("between")
+    return ClusterSpec(
+        name="+".join(group.name for group in groups),
+        groups=groups,
+        between_groups=_between(groups, total, values.get("latency")),
+        between_groups_total_bytes_per_s=total,
+    )
+
+
+def _between(groups: tuple[NodeGroup, ...], total: float | None, latency: float | None) -> LinkTier:
+    """What a device reaches towards other groups: its own network, or the whole line."""
+    slowest = min(
+        (group.inter_node for group in groups if group.inter_node is not None),
+        key=lambda tier: tier.bandwidth_bytes_per_s,
+        default=None,
+    )
+    if total is None and (slowest is None or any(g.inter_node is None for g in groups)):
+        raise InputError(
+            f"nothing is known of what joins {' and '.join(group.name for group in groups)}",
+            fix="add its bandwidth per direction, such as ,between=10Gbit/s",
+        )
+    if total is not None:
+        fact = Fact(value=total, unit="B/s", kind="user", source="option between")
+        line = catalogue.link_tier("ethernet", fact)
+        rate = min([total, *([] if slowest is None else [slowest.bandwidth_bytes_per_s])])
+        slowest = line.model_copy(update={"bandwidth_bytes_per_s": rate})
+    assert slowest is not None
+    return slowest if latency is None else slowest.model_copy(update={"latency_s": latency})
 
 
 def catalogue_profile(cluster: ClusterSpec, source: str) -> HardwareProfile:

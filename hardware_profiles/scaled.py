@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, get_args
 
+from shardwright.hardware_profiles.groups import group_parameter
 from shardwright.hardware_profiles.profile import Curve, HardwareProfile, Parameter
 from shardwright.hardware_profiles.stacks import device_key, fitted
 from shardwright.specs import ClusterSpec, LinkTier, NodeGroup
@@ -36,6 +37,8 @@ def scaled(profile: HardwareProfile, quantity: Quantity, factor: float) -> Hardw
     update: dict[str, Any] = {"groups": groups}
     if quantity == "inter_node_bandwidth" and cluster.between_groups is not None:
         update["between_groups"] = _link(cluster.between_groups, factor)
+        total = cluster.between_groups_total_bytes_per_s
+        update["between_groups_total_bytes_per_s"] = None if total is None else total * factor
     curves = tuple(_curve(curve, quantity, factor) for curve in profile.curves)
     parameters = _with_clock(profile) if quantity == "memory_bandwidth" else profile.parameters
     return profile.model_copy(
@@ -115,13 +118,20 @@ def _bound_by(curve: Curve) -> str | None:
 
 
 def _with_clock(profile: HardwareProfile) -> tuple[Parameter, ...]:
-    """With the clock of the part as it is: parts are told apart by their memory's bandwidth."""
-    if any(parameter.name == _CLOCK for parameter in profile.parameters):
-        return profile.parameters
-    known = fitted()
-    clock = known.clocks.get(device_key(profile.devices.accelerator), known.clock_population[0])
-    kept = Parameter(
-        name=_CLOCK, value=clock, unit="1", kind="derived",
-        fitted_from=f"the clock of {profile.devices.accelerator.name} before it was scaled",
+    """With the clock of each part as it is: parts are told apart by their memory's bandwidth."""
+    stated, groups = {one.name for one in profile.parameters}, profile.devices.groups
+    names = [_CLOCK] if len(groups) == 1 else [
+        group_parameter(index, _CLOCK) for index in range(len(groups))
+    ]  # fmt: skip
+    kept = [
+        _clock(group, name) for group, name in zip(groups, names, strict=True) if name not in stated
+    ]
+    return (*profile.parameters, *kept)
+
+
+def _clock(group: NodeGroup, name: str) -> Parameter:
+    known, device = fitted(), group.accelerator
+    return Parameter(
+        name=name, value=known.clocks.get(device_key(device), known.clock_population[0]), unit="1",
+        kind="derived", fitted_from=f"the clock of {device.name} before it was scaled",
     )  # fmt: skip
-    return (*profile.parameters, kept)

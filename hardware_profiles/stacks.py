@@ -26,7 +26,7 @@ _DATA = Path(__file__).parent / "catalogue_data"
 _SAME_PART = 0.05
 """Relative difference of memory bandwidth within which a part is the catalogue's."""
 
-_OF_SOFTWARE = ("stack.", "layer.", "band.")
+OF_SOFTWARE = ("stack.", "layer.", "band.")
 """Of a profile's parameters: those that describe the software that it was calibrated on."""
 
 _PCIE4_BYTES_PER_S = 31e9
@@ -192,7 +192,7 @@ def stack_parameters(
     return values | {
         parameter.name: parameter.value
         for parameter in profile.parameters
-        if calibrated or not parameter.name.startswith(_OF_SOFTWARE)
+        if calibrated or not parameter.name.startswith(OF_SOFTWARE)
     }
 
 

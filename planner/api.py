@@ -28,6 +28,7 @@ from shardwright.planner.question import default_global_batch
 from shardwright.planner.search import Progress
 from shardwright.planner.suggest import Settle, overflow_in_words, unsettled
 from shardwright.specs import (
+    Baseline,
     Candidate,
     Certificate,
     Layout,
@@ -47,7 +48,7 @@ GLOBAL_BATCH = "global_batch"
 LAYOUT_KEYS = (
     "tp", "cp", "pp", "vpp", "dp", "ep", "etp", "micro_batch", "num_microbatches", "zero",
     "zero_shard_degree", "expert_zero_shard_degree", "sequence_parallel", "recompute", "offload",
-    "loss_chunks", "compile", "schedule", "stages", "stage_meshes",
+    "loss_chunks", "compile", "schedule", "stages", "stage_meshes", "further_replicas",
 )  # fmt: skip
 PREDICTION_KEYS = (
     "step_time_s", "step_time_band_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu",
@@ -81,6 +82,7 @@ class PlanAnswer:
             "certificate": None if certificate is None else certificate.model_dump(mode="json"),
             "ties": [] if plan is None else [_candidate_json(c) for c in plan.ties],
             "alternatives": [] if plan is None else [_candidate_json(c) for c in plan.alternatives],
+            "baselines": [] if plan is None else [_baseline_json(b) for b in plan.baselines],
             "reasons": list(self.reasons),
             "suggestions": list(self.suggestions),
         }
@@ -147,6 +149,7 @@ def plan(
         update={
             "ties": found.ties,
             "alternatives": tuple(others),
+            "baselines": found.baselines,
             "asked": {**asked_of(constraints), **goal.asked()},
         }
     )
@@ -307,7 +310,9 @@ def _plan(
         cluster=problem.cluster,
         software=problem.software,
         layout=layout,
-        schedule=None if layout.schedule is None else schedule_of(layout),
+        schedule=None
+        if layout.schedule is None or layout.further_replicas
+        else schedule_of(layout),
         environment=rank_environment(device_type),
         prediction=candidate.prediction,
         certificate=certificate,
@@ -338,6 +343,16 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
         "layout": _layout_json(candidate.layout),
         "prediction": _prediction_json(candidate.prediction),
     }
+
+
+def _baseline_json(baseline: Baseline) -> dict[str, Any]:
+    candidate = baseline.candidate
+    return {
+        "name": baseline.name,
+        **({"layout": None, "prediction": None} if candidate is None else (
+            _candidate_json(candidate))),
+        "reason": baseline.reason,
+    }  # fmt: skip
 
 
 def _layout_json(layout: Layout) -> dict[str, Any]:

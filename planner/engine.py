@@ -39,6 +39,7 @@ from shardwright.planner.suggest import (
     unsettled,
 )
 from shardwright.specs import (
+    Baseline,
     Candidate,
     Certificate,
     InputError,
@@ -59,6 +60,8 @@ class Found:
     ties: tuple[Candidate, ...]
     """Others that the model cannot tell apart from the best."""
     certificate: Certificate
+    baselines: tuple[Baseline, ...] = ()
+    """On a cluster of several node groups: simpler uses of it."""
 
 
 class Engine(Protocol):
@@ -104,6 +107,10 @@ def engine_for(problem: Problem) -> Engine:
     """The engine of a problem; raises `InputError` where the hardware has no rate for it."""
     if is_own(problem.profile, problem.software):
         return OwnEngine(problem)
+    if len(problem.cluster.groups) > 1:
+        from shardwright.planner.heterogeneous.engine import HeterogeneousEngine
+
+        return HeterogeneousEngine(problem)
     return StackEngine(problem)
 
 
@@ -148,7 +155,7 @@ class OwnEngine:
         self, constraints: Constraints, settle: Settle = unsettled
     ) -> tuple[Suggestion, ...]:
         """See `Engine`."""
-        return _helps(self._problem, constraints, _own_fitting, settle)
+        return helps(self._problem, constraints, _own_fitting, settle)
 
     def counts(self, name: str) -> frozenset[int]:
         """See `Engine`."""
@@ -156,9 +163,10 @@ class OwnEngine:
         return frozenset(value for value in values if isinstance(value, int))
 
 
-def _helps(
+def helps(
     problem: Problem, constraints: Constraints, first: Fitting, settle: Settle
 ) -> tuple[Suggestion, ...]:
+    """How to go on where what is fixed fits with the rest chosen, else what would fit."""
     enough = completion(problem, constraints, first)
     if enough is not None:
         return (enough,)
@@ -196,7 +204,7 @@ class StackEngine:
         certificate = result.certificate.model_copy(update={"optimal": proven})
         if not ranking and not proven:
             # Time ran out before anything was found: the leanest may fit all the same.
-            lean = _stack_fitting(self._problem, constraints)
+            lean = stack_fitting(self._problem, constraints)
             return Found(() if lean is None else self._usable((lean,)), (), certificate)
         return Found(ranking, ties, certificate)
 
@@ -249,7 +257,7 @@ class StackEngine:
         self, constraints: Constraints, settle: Settle = unsettled
     ) -> tuple[Suggestion, ...]:
         """See `Engine`."""
-        return _helps(self._problem, constraints, _stack_fitting, settle)
+        return helps(self._problem, constraints, stack_fitting, settle)
 
     def counts(self, name: str) -> frozenset[int]:
         """See `Engine`."""
@@ -270,7 +278,7 @@ def _capped(pricer: StackModel, constraints: Constraints) -> StackModel:
     return pricer if most_bytes is None else CappedStackModel(pricer, most_bytes)
 
 
-def _stack_fitting(problem: Problem, constraints: Constraints) -> Candidate | None:
+def stack_fitting(problem: Problem, constraints: Constraints) -> Candidate | None:
     """Some layout that fits, or None where the leanest do not."""
     try:
         pricer = stack_model(problem.model, problem.training, problem.profile, problem.software)

@@ -9,6 +9,7 @@ from typing import Any
 from shardwright.planner.layout_text import DEGREES, SHARD_DEGREES, recompute_from, recompute_text
 from shardwright.planner.problem import ChoiceValue, Problem
 from shardwright.specs import InputError, Layout
+from shardwright.specs.meshes import on_mesh, replica_sets
 from shardwright.specs.ranges import MOST_DEVICES, MOST_LAYERS
 
 
@@ -108,7 +109,12 @@ def named_choices(layout: Layout) -> dict[str, ChoiceValue]:
 
 
 def layout_in_words(layout: Layout) -> str:
-    """The choices of a layout as `parse_choices` reads them, without the plainest values."""
+    """The choices of a layout as `parse_choices` reads them, without the plainest values.
+
+    Where pipeline ranks have grids of their own, also their devices, and every set of replicas.
+    """
+    if layout.stage_meshes is not None:
+        return " + ".join(map(_meshes_in_words, replica_sets(layout)))
     named, plain = named_choices(layout), _plain(layout)
     parts = [
         f"{name}={str(value).lower()}" for name, value in named.items()
@@ -118,6 +124,19 @@ def layout_in_words(layout: Layout) -> str:
         ranges = (f"{stage.layers[0]}-{stage.layers[1]}" for stage in layout.stages)
         parts.append(f"stages={'/'.join(ranges)}")
     return ",".join(parts)
+
+
+def _meshes_in_words(part: Layout) -> str:
+    """One set of replicas: ``tp=4/2`` where the tp of its pipeline ranks differ."""
+    meshes = part.stage_meshes
+    assert meshes is not None
+    words = layout_in_words(on_mesh(part, max(meshes, key=lambda mesh: mesh.tp)))
+    degrees = [str(mesh.tp) for mesh in meshes]
+    if len(set(degrees)) > 1:
+        rest = [one for one in words.split(",") if not one.startswith("tp=")]
+        words = ",".join([f"tp={'/'.join(degrees)}", *rest])
+    devices = "/".join(f"{mesh.ranks[0]}-{mesh.ranks[-1]}" for mesh in meshes)
+    return f"{words},num_microbatches={part.micro_batches},devices={devices}"
 
 
 def _plain(layout: Layout) -> dict[str, ChoiceValue | None]:

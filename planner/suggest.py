@@ -145,7 +145,7 @@ def _suggestion(change: Change, fitting: Candidate) -> Suggestion:
     prediction = fitting.prediction
     text = (
         f"{change.words}: then {layout_in_words(fitting.layout)} fits, with"
-        f" {format_bytes(max(prediction.peak_memory_bytes))} of"
+        f" {format_bytes(prediction.peak_memory_bytes[prediction.fullest_rank])} of"
         f" {format_bytes(prediction.memory_capacity_bytes)}"
     )
     return Suggestion(text, change.problem, change.constraints)
@@ -202,9 +202,12 @@ def overflow_in_words(prediction: Prediction, most_bytes: float | None = None) -
 
     ``most_bytes``: what the user allows, where that is less than the device has.
     """
-    peak = max(prediction.peak_memory_bytes)
-    rank = prediction.peak_memory_bytes.index(peak)
-    capacity, what = prediction.memory_capacity_bytes, "usable"
+    rank = prediction.fullest_rank
+    peak, capacity, what = (
+        prediction.peak_memory_bytes[rank],
+        prediction.capacity_of(rank),
+        "usable",
+    )
     if most_bytes is not None and most_bytes < capacity:
         capacity, what = int(most_bytes), "allowed"
     return (

@@ -209,6 +209,14 @@ class StackMemory:
         high = most * self._parameters.get("memory.high_ratio", 1.0)
         return "edge" if high > capacity_bytes else "fits"
 
+    def most_live_bytes(self, layout: Layout, capacity_bytes: int) -> float:
+        """The most that a rank's tensors may take up for the verdict ``fits``."""
+        central = self._parameters.get("memory.central_ratio", 1.0)
+        high = self._parameters.get("memory.high_ratio", 1.0)
+        beside = self._communicators(layout) + self._more_context
+        plain = (capacity_bytes / central - beside) / (1 + self._margin)
+        return min(plain, (capacity_bytes / high - beside) / (1 + self._margin + self._more_margin))
+
     def _communicators(self, layout: Layout) -> float:
         count = num_communicators(layout)
         if not count:

@@ -282,8 +282,8 @@ class StackModel:
             seconds.backward_input.total_s + seconds.backward_weight.total_s + seconds.again.total_s
         )
         return (
-            self._exposed(forward_s, seconds.forward.total_s),
-            self._exposed(backward_s, window_s),
+            self.exposed(forward_s, seconds.forward.total_s),
+            self.exposed(backward_s, window_s),
         )
 
     def _waiting(self, tp: int) -> float:
@@ -318,7 +318,8 @@ class StackModel:
                 tied += one.work.tied_parameters * (layout.pp > 1)
         return Trained(dense + tied, experts, tied)
 
-    def _exposed(self, communication_s: float, window_s: float) -> float:
+    def exposed(self, communication_s: float, window_s: float) -> float:
+        """What shows of communication beside so much computation."""
         return communication_s - self._hidden * min(communication_s, window_s)
 
     def _step(
@@ -343,11 +344,11 @@ class StackModel:
             reduction = sum(stages[i].reduction_s for i in row)
             backward = sum(stages[i].backward_input_s + stages[i].backward_weight_s for i in row)
             overlap = self.software.overlap_gradients
-            exposed.append(self._exposed(reduction, backward) if overlap else reduction)
+            exposed.append(self.exposed(reduction, backward) if overlap else reduction)
             gather = sum(stages[i].publish_s for i in row)
             forward = sum(stages[i].forward_s for i in row)
             overlap = self.software.overlap_weights
-            publish.append(self._exposed(gather, forward) if overlap else gather)
+            publish.append(self.exposed(gather, forward) if overlap else gather)
         optimizer_s = max(sum(stages[i].optimizer_s for i in row) for row in own)
         ready = [end + more for end, more in zip(ends, exposed, strict=True)]
         if stages[-1].tied_sum_s:
@@ -360,7 +361,7 @@ class StackModel:
         step_s = ready_s + optimizer_s + publish_s + fixed_s + sums_s
         if rank is None:
             rank = max(range(layout.pp), key=lambda r: busy[r])
-        breakdown = self._breakdown(
+        breakdown = self.breakdown(
             layout, [stages[i] for i in own[rank]], step_s, message_s, exposed[rank] + publish_s,
             optimizer_s, fixed_s + sums_s,
         )  # fmt: skip
@@ -391,7 +392,7 @@ class StackModel:
             one.backward_weight.total_s for one in stages
         )
         dispatch_s = sum(one.ep_s for one in passes)
-        return self._exposed(whole_s, min(dispatch_s, whole_s - dispatch_s)) / whole_s
+        return self.exposed(whole_s, min(dispatch_s, whole_s - dispatch_s)) / whole_s
 
     def _pipeline(
         self, layout: Layout, stages: Sequence[StageTimes], messages_s: tuple[float, ...]
@@ -419,7 +420,7 @@ class StackModel:
         )  # fmt: skip
         return times.end_s, times.busy_s
 
-    def _breakdown(
+    def breakdown(
         self, layout: Layout, own: Sequence[StageTimes], step_s: float, message_s: float,
         dp_comm_s: float, optimizer_s: float, other_s: float,
     ) -> Breakdown:  # fmt: skip
@@ -466,6 +467,18 @@ class StackModel:
         left = max(0.0, step_s - sum(shares.values()))
         shares["pp_comm"] = min(left, pp_s)
         return Breakdown(**shares, bubble=left - shares["pp_comm"])
+
+    def trained(self, layout: Layout) -> tuple[Trained, ...]:
+        """Parameters that a rank trains in each virtual stage."""
+        s = self._builder.sharding(layout)
+        return tuple(
+            self._trained(layout, self._builder.holdings(layout, index, s))
+            for index in range(len(layout.stages))
+        )
+
+    def message_bytes(self, layout: Layout) -> float:
+        """What one rank hands to the next stage for one micro-batch."""
+        return self._builder.message_bytes(self._builder.sharding(layout))
 
     # Memory
 
@@ -516,6 +529,10 @@ class StackModel:
     def host_bytes(self, layout: Layout) -> tuple[int, ...]:
         """Host memory that one rank of each pipeline rank takes for offloaded state."""
         return self._memory.host_bytes(layout, self._stage_bytes(layout, None))
+
+    def most_live_bytes(self, layout: Layout) -> float:
+        """What tensors may take up on a rank that surely fits."""
+        return self._memory.most_live_bytes(layout, self.capacity_bytes)
 
     def verdict(self, memory: Sequence[MemoryParts]) -> MemoryVerdict:
         """Whether it fits, may fit (``edge``) or does not; see `StackMemory.verdict`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwright.cost_models.pricing import step_model
+from shardwright.cost_models.pricing import is_own, step_model
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.planner.explain.sensitivity import Sensitivity, sensitivities
 from shardwright.planner.explain.shares import (
@@ -14,6 +14,7 @@ from shardwright.planner.explain.shares import (
     what_limits,
 )
 from shardwright.planner.layouts import named_choices
+from shardwright.planner.problem import Problem
 from shardwright.planner.search import MAX_TIES
 from shardwright.planner.suggest import parts_in_words
 from shardwright.specs import Breakdown, Candidate, Layout, MemoryParts, Plan, Prediction
@@ -99,6 +100,10 @@ class Explanation:
     """None where nothing ties."""
     sensitivities: tuple[Sensitivity, ...]
     """What would help most comes first; empty without the profile."""
+    devices: tuple[str, ...] = ()
+    """What each pipeline rank runs on, where they differ."""
+    baselines: tuple[str, ...] = ()
+    """Simpler uses of a cluster of several node groups, and why the plan beats them or cannot."""
 
     def lines(self) -> list[str]:
         """The explanation for people, a line each."""
@@ -114,6 +119,7 @@ class Explanation:
                 f" {format_bytes(stage.peak_bytes)} ({stage.fills:.0%} full):"
                 f" {parts_in_words(stage.memory)}" + (f"; {stage.limit}" if stage.limit else "")
             )
+        lines += [*self.devices, *self.baselines]
         lines += [one.in_words() for one in self.sensitivities]
         lines += [] if self.ties is None else [self.ties.in_words()]
         return lines + list(self.runners_up)
@@ -125,6 +131,8 @@ def explain(plan: Plan, profile: HardwareProfile | None = None) -> Explanation:
     ``profile``: the one that the plan was priced from; without it, what only prices can tell is
     left out: the time of each pipeline rank, and what would help.
     """
+    from shardwright.planner.heterogeneous.words import baselines_in_words, devices_in_words
+
     prediction = plan.prediction
     chosen = Candidate(layout=plan.layout, prediction=prediction)
     limit = f"the step goes to {what_limits(prediction)}; {_fullest_in_words(prediction)}"
@@ -135,15 +143,16 @@ def explain(plan: Plan, profile: HardwareProfile | None = None) -> Explanation:
         runners_up=tuple(runner_up_in_words(other, chosen) for other in plan.alternatives),
         ties=_tie_set(plan, profile),
         sensitivities=() if profile is None else sensitivities(plan, profile),
+        devices=tuple(devices_in_words(plan)),
+        baselines=tuple(baselines_in_words(plan)),
     )
 
 
 def _stages(plan: Plan, profile: HardwareProfile | None) -> tuple[StageShare, ...]:
     layout, prediction = plan.layout, plan.prediction
-    breakdowns: tuple[Breakdown | None, ...] = (None,) * layout.pp
+    breakdowns: tuple[Breakdown | None, ...] = (None,) * layout.num_pipeline_ranks
     if profile is not None:
-        model = step_model(plan.model, plan.training, profile, plan.software)
-        breakdowns = model.rank_breakdowns(layout)
+        breakdowns = _rank_breakdowns(plan, profile)
     return tuple(
         StageShare(
             rank=rank,
@@ -151,14 +160,25 @@ def _stages(plan: Plan, profile: HardwareProfile | None) -> tuple[StageShare, ..
             holds=tuple(b for s in layout.stages if s.rank == rank for b in s.holds),
             memory=memory,
             peak_bytes=peak,
-            fills=peak / prediction.memory_capacity_bytes,
-            free_bytes=prediction.memory_capacity_bytes - peak,
+            fills=peak / prediction.capacity_of(rank),
+            free_bytes=prediction.capacity_of(rank) - peak,
             breakdown=breakdowns[rank],
         )
         for rank, (memory, peak) in enumerate(
             zip(prediction.memory, prediction.peak_memory_bytes, strict=True)
         )
     )
+
+
+def _rank_breakdowns(plan: Plan, profile: HardwareProfile) -> tuple[Breakdown, ...]:
+    """How each pipeline rank spends the step."""
+    if len(profile.devices.groups) == 1 or is_own(profile, plan.software):
+        model = step_model(plan.model, plan.training, profile, plan.software)
+        return model.rank_breakdowns(plan.layout)
+    from shardwright.planner.heterogeneous.engine import HeterogeneousEngine
+
+    problem = Problem(plan.model, plan.training, profile, plan.software)
+    return HeterogeneousEngine(problem).rank_breakdowns(plan.layout)
 
 
 def _tie_set(plan: Plan, profile: HardwareProfile | None) -> TieSet | None:
@@ -189,7 +209,7 @@ def layers_in_words(layout: Layout, rank: int) -> str:
 
 
 def _fullest_in_words(prediction: Prediction) -> str:
-    peak = max(prediction.peak_memory_bytes)
-    rank = prediction.peak_memory_bytes.index(peak)
-    fills = peak / prediction.memory_capacity_bytes
+    rank = prediction.fullest_rank
+    peak = prediction.peak_memory_bytes[rank]
+    fills = peak / prediction.capacity_of(rank)
     return f"pipeline rank {rank} is fullest, with {format_bytes(peak)} ({fills:.0%} of usable)"

@@ -160,7 +160,8 @@ class _Question:
         excess = 0
         if leanest is not None:
             prediction = leanest.prediction
-            excess = max(prediction.peak_memory_bytes) - prediction.memory_capacity_bytes
+            rank = prediction.fullest_rank
+            excess = prediction.peak_memory_bytes[rank] - prediction.capacity_of(rank)
         return self._refused("does_not_fit", reasons, leanest, max(0, excess))
 
     def _refused(
@@ -195,10 +196,11 @@ class _Question:
 
 def memory_in_words(prediction: Prediction) -> str:
     """By how much a layout does not fit, or how close it is."""
-    peak = max(prediction.peak_memory_bytes)
-    if peak > prediction.memory_capacity_bytes:
+    rank = prediction.fullest_rank
+    peak, capacity = prediction.peak_memory_bytes[rank], prediction.capacity_of(rank)
+    if peak > capacity:
         return overflow_in_words(prediction)
     return (
-        f"the fullest rank needs {peak:,} bytes of the {prediction.memory_capacity_bytes:,} bytes"
+        f"the fullest rank needs {peak:,} bytes of the {capacity:,} bytes"
         " that are usable, closer than such predictions are right"
     )

@@ -19,7 +19,8 @@ Cluster = Annotated[
     typer.Option(
         metavar="C",
         help="A catalogue name (see `clusters`), NAME:NODES, a profile file, `local`, or"
-        " ACCELERATOR:GxN[,memory=..][,intra=..][,inter=..].",
+        " ACCELERATOR:GxN[,memory=..][,intra=..][,inter=..]; several joined by +, then"
+        " [,between=..][,latency=..].",
     ),
 ]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")]

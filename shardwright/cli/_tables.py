@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from shardwright.cli._output import table as table_of
@@ -18,6 +18,7 @@ from shardwright.specs import (
     Prediction,
     ScheduleName,
 )
+from shardwright.specs.meshes import replica_sets
 from shardwright.specs.units import format_bytes, format_seconds, format_seconds_band
 
 if TYPE_CHECKING:
@@ -52,21 +53,40 @@ _CP_KINDS = {"ring": "ring", "all_to_all": "a2a", "all_gather": "gather"}
 def candidate_cells(candidate: Candidate, *, experts: bool = False) -> list[str]:
     """The columns after ``rank`` of one layout; ``experts``: with theirs."""
     layout, prediction = candidate.layout, candidate.prediction
-    peak = max(prediction.peak_memory_bytes)
+    fullest = prediction.fullest_rank
+    peak, capacity = prediction.peak_memory_bytes[fullest], prediction.capacity_of(fullest)
     return [
-        f"{layout.tp} sp" if layout.sequence_parallel else f"{layout.tp}",
+        tensor_in_words(layout),
         f"{layout.cp} {_CP_KINDS[layout.cp_kind]}" if layout.cp > 1 else "1",
-        pipeline_in_words(layout),
-        *(f"{degree}" for degree in (layout.vpp, layout.dp)),
+        _by_set(layout, pipeline_in_words),
+        _by_set(layout, lambda part: f"{part.vpp}"),
+        _by_set(layout, lambda part: f"{part.dp}"),
         *([f"{layout.ep}" if layout.etp == 1 else f"{layout.ep} etp {layout.etp}"] * experts),
-        f"{layout.zero}",
-        f"{layout.micro_batch}",
+        _by_set(layout, lambda part: f"{part.zero}"),
+        _by_set(layout, lambda part: f"{part.micro_batch}"),
         recompute_in_words(layout),
         step_in_words(prediction),
         "" if prediction.mfu is None else f"{prediction.mfu:.1%}",
-        f"{format_bytes(peak)} / {format_bytes(prediction.memory_capacity_bytes)}",
+        f"{format_bytes(peak)} / {format_bytes(capacity)}",
         what_limits(prediction),
     ]
+
+
+def _by_set(layout: Layout, words: Callable[[Layout], str]) -> str:
+    """``4+2``: of each set of replicas, once where all are alike."""
+    found = [words(part) for part in replica_sets(layout)]
+    return found[0] if len(set(found)) == 1 else "+".join(found)
+
+
+def tensor_in_words(layout: Layout) -> str:
+    """``8 sp``; ``4/2`` where the pipeline ranks of a set of replicas differ."""
+
+    def degrees(part: Layout) -> str:
+        listed = [mesh.tp for mesh in part.stage_meshes or ()] or [part.tp]
+        return "/".join(f"{tp}" for tp in dict.fromkeys(listed))
+
+    words = _by_set(layout, degrees)
+    return f"{words} sp" if layout.sequence_parallel else words
 
 
 def step_in_words(prediction: Prediction) -> str:
@@ -238,6 +258,14 @@ def _few(numbers: Sequence[int]) -> str:
     """``1, 2, 3, ..., 64``."""
     shown = [*map(str, numbers[:3]), "...", str(numbers[-1])] if len(numbers) > 5 else numbers
     return ", ".join(map(str, shown))
+
+
+def groups_in_words(plan: Plan) -> Iterator[str]:
+    """On several groups of nodes: what runs where, and what simpler uses of them would take."""
+    from shardwright.planner.heterogeneous.words import baselines_in_words, devices_in_words
+
+    yield from (f"devices   {line}" for line in devices_in_words(plan))
+    yield from (f"instead   {line}" for line in baselines_in_words(plan))
 
 
 def breakdown_table(prediction: Prediction) -> Table:

@@ -213,6 +213,8 @@ def guesses(profile: HardwareProfile) -> Iterator[str]:
 
 def overview(profile: HardwareProfile) -> Iterator[str]:
     """The lines above the tables."""
+    from shardwright.specs.units import format_rate
+
     found = list(guesses(profile))
     origin = profile.provenance
     yield f"cluster   {profile.devices.in_words()}"
@@ -220,7 +222,9 @@ def overview(profile: HardwareProfile) -> Iterator[str]:
     yield f"source    {origin.host}, {origin.created_at}"
     between = profile.devices.between_groups
     if between is not None:
-        yield f"between   {_tier_in_words(between)}"
+        total = profile.devices.between_groups_total_bytes_per_s
+        shared = "" if total is None else f"; {format_rate(total)} for all of a group together"
+        yield f"between   {_tier_in_words(between)}{shared}"
     yield f"guesses   {len(found)} of the numbers below are derived or recalled"
 
 

@@ -138,6 +138,8 @@ def as_json_dict(found: Explanation, answer: WhyNot | None) -> dict[str, Any]:
             for one in found.sensitivities
         ],
         "ties": None if found.ties is None else dataclasses.asdict(found.ties),
+        "devices": list(found.devices),
+        "baselines": list(found.baselines),
         "runners_up": list(found.runners_up),
         "why_not": None if answer is None else _why_not_json(answer),
     }
@@ -178,6 +180,7 @@ def _print(plan: Plan, found: Explanation, answer: WhyNot | None) -> None:
     ]
     _output.print_tables(*tables)
     _output.print_lines(
+        *_tables.groups_in_words(plan),
         *(f"runner-up {line}" for line in found.runners_up),
         *([] if found.ties is None else [f"ties      {found.ties.in_words()}"]),
         f"certain   {_tables.certificate_in_words(plan.certificate)}",

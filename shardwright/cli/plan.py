@@ -125,6 +125,7 @@ def print_plan(plan: Plan, path: Path | None, terms: Terms) -> None:
     if plan.layout.pp > 1:
         _output.print_lines(f"stages    {_tables.stages_in_words(plan.layout)}")
     _output.print_lines(
+        *_tables.groups_in_words(plan),
         *_tables.ties_in_words(plan),
         *_tables.budget_in_words(plan, terms),
         *_tables.counts_in_words(plan),

@@ -9,7 +9,14 @@ from shardwright.specs.cluster import (
     SharedResource,
 )
 from shardwright.specs.errors import InfeasibleError, InputError, RunError, ShardwrightError
-from shardwright.specs.layout import Layout, Recompute, ScheduleName, Stage, StageMesh
+from shardwright.specs.layout import (
+    Layout,
+    Recompute,
+    ReplicaSet,
+    ScheduleName,
+    Stage,
+    StageMesh,
+)
 from shardwright.specs.model import (
     AttentionBlock,
     ClassifierBlock,
@@ -35,6 +42,7 @@ from shardwright.specs.model import (
 )
 from shardwright.specs.plan import Plan, PlanProvenance
 from shardwright.specs.prediction import (
+    Baseline,
     Breakdown,
     Candidate,
     Certificate,
@@ -53,6 +61,7 @@ __all__ = [
     "Action",
     "ActionKind",
     "AttentionBlock",
+    "Baseline",
     "Breakdown",
     "Candidate",
     "Certificate",
@@ -87,6 +96,7 @@ __all__ = [
     "PredictionBlock",
     "ProjectorBlock",
     "Recompute",
+    "ReplicaSet",
     "ResidualBranch",
     "RotaryPositions",
     "RunError",

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from shardwright.specs._base import Spec
 from shardwright.specs.ranges import MOST_DEVICES, Bytes, Degree, Rate, Seconds
 from shardwright.specs.training import DType
-from shardwright.specs.units import format_bytes
+from shardwright.specs.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
     import networkx
@@ -106,6 +106,10 @@ class ClusterSpec(Spec):
     name: str
     groups: tuple[NodeGroup, ...] = Field(min_length=1)
     between_groups: LinkTier | None = None
+    """What each rank of a group reaches towards other groups."""
+    between_groups_total_bytes_per_s: Rate | None = None
+    """What all ranks of a group together reach towards the others, per direction: a line between
+    sites. Null: as much as the ranks that send."""
 
     @model_validator(mode="after")
     def _groups_are_joined(self) -> ClusterSpec:
@@ -126,31 +130,30 @@ class ClusterSpec(Spec):
         """The accelerator of the first group."""
         return self.groups[0].accelerator
 
-    def _first_rank(self, wanted: NodeGroup) -> int:
-        """The first rank of a group, from which its domains are counted."""
-        first = 0
-        for group in self.groups:
-            if group is wanted:
-                break
-            first += group.num_devices
-        return first
+    def ranks_of(self, index: int) -> range:
+        """The ranks of a group; ranks fill groups and nodes in order."""
+        first = sum(group.num_devices for group in self.groups[:index])
+        return range(first, first + self.groups[index].num_devices)
+
+    def group_index_of(self, rank: int) -> int:
+        """Which node group a global rank runs on; raises `IndexError` where there is none."""
+        for index in range(len(self.groups)):
+            if rank in self.ranks_of(index):
+                return index
+        raise IndexError(f"rank {rank} of {self.num_devices}")
 
     def group_of(self, rank: int) -> NodeGroup:
-        """The node group that a global rank runs on; ranks fill groups and nodes in order."""
-        first = 0
-        for group in self.groups:
-            if rank < first + group.num_devices:
-                return group
-            first += group.num_devices
-        raise IndexError(f"rank {rank} of {self.num_devices}")
+        """The node group that a global rank runs on."""
+        return self.groups[self.group_index_of(rank)]
 
     def tier_between(self, rank_a: int, rank_b: int) -> LinkTier:
         """The slowest class of link on the path between two ranks."""
-        group = self.group_of(rank_a)
-        if group is not self.group_of(rank_b):
+        index = self.group_index_of(rank_a)
+        if index != self.group_index_of(rank_b):
             assert self.between_groups is not None
             return self.between_groups
-        first, domain = self._first_rank(group), group.scale_up_domain_gpus
+        group, first = self.groups[index], self.ranks_of(index)[0]
+        domain = group.scale_up_domain_gpus
         is_near = (rank_a - first) // domain == (rank_b - first) // domain
         if is_near or group.inter_node is None:
             return group.intra_node
@@ -180,7 +183,8 @@ class ClusterSpec(Spec):
             for group_index in range(1, len(self.groups)):
                 graph.add_edge(
                     "0/fabric", f"{group_index}/fabric", tier=self.between_groups.name,
-                    bandwidth_bytes_per_s=self.between_groups.bandwidth_bytes_per_s,
+                    bandwidth_bytes_per_s=self.between_groups_total_bytes_per_s
+                    or self.between_groups.bandwidth_bytes_per_s,
                     latency_s=self.between_groups.latency_s,
                 )  # fmt: skip
         return graph
@@ -195,4 +199,8 @@ class ClusterSpec(Spec):
                 f"{nodes} x {group.devices_per_node} = {group.num_devices} x "
                 f"{group.accelerator.name.upper()} ({usable} usable)"
             )
-        return " + ".join(parts)
+        if self.between_groups is None:
+            return " + ".join(parts)
+        total = self.between_groups_total_bytes_per_s
+        rate = format_rate(total or self.between_groups.bandwidth_bytes_per_s)
+        return f"{' + '.join(parts)}, {rate} {'' if total else 'per device '}between them"

@@ -9,6 +9,7 @@ from pydantic import model_validator
 
 from shardwright.specs._base import Spec
 from shardwright.specs.cluster import ClusterSpec
+from shardwright.specs.meshes import mesh_violations
 from shardwright.specs.model import ModelSpec
 from shardwright.specs.ranges import (
     MOST_DEVICES,
@@ -62,14 +63,27 @@ class Recompute(Spec):
 
 
 class StageMesh(Spec):
-    """The grid of one pipeline stage, where stages differ."""
+    """The grid of one pipeline rank, where these differ: all its devices are of one node group."""
 
     ranks: tuple[Rank, ...]
+    """Global ranks, ordered as in `Layout`: tp fastest, then cp, then dp."""
     tp: Degree
     cp: Degree = 1
     dp: Degree = 1
     ep: Degree = 1
     etp: Degree = 1
+
+
+class ReplicaSet(Spec):
+    """Further replicas: whole copies of the model with another grid, on other devices.
+
+    Their tp and dp are those of their `StageMesh`, their zero is sharded over all of their dp, and
+    their schedule is 1f1b.
+    """
+
+    pp: Degree = 1
+    micro_batch: SequenceCount = 1
+    zero: Literal[0, 1, 2, 3] = 0
 
 
 class Stage(Spec):
@@ -115,7 +129,7 @@ class Layout(Spec):
     micro_batch: SequenceCount = 1
     """Sequences per forward pass of one data-parallel rank."""
     num_microbatches: SequenceCount | tuple[SequenceCount, ...] = 1
-    """Per step; a list per replica group where replicas differ."""
+    """Per step; a list per set of replicas where these differ (see ``further_replicas``)."""
     zero: Literal[0, 1, 2, 3] = 0
     zero_shard_degree: Degree = 1
     """Ranks that share one copy of what ZeRO shards; divides dp x cp. 1 where zero is 0."""
@@ -134,7 +148,12 @@ class Layout(Spec):
     """Null when pp = 1."""
     stages: tuple[Stage, ...]
     stage_meshes: tuple[StageMesh, ...] | None = None
-    """Null when every stage has the grid above."""
+    """One per pipeline rank; null when every stage has the grid above, over all devices. With it
+    devices may be left out, and the degrees above are those of the first pipeline rank."""
+    further_replicas: tuple[ReplicaSet, ...] = ()
+    """Sets of replicas after the first, which is the one described above. ``stages``,
+    ``recompute`` and ``stage_meshes`` list all sets one after the other, with the numbers of stages
+    and pipeline ranks running on. Gradients are summed over all."""
     rank_order: Literal["tp-cp-dp-pp", "tp-cp-pp-dp"] = "tp-cp-dp-pp"
 
     @model_validator(mode="after")
@@ -148,11 +167,24 @@ class Layout(Spec):
 
     @model_validator(mode="after")
     def _lists_match_stages(self) -> Layout:
-        expected = self.pp * self.vpp
+        further = sum(one.pp for one in self.further_replicas)
+        expected = self.pp * self.vpp + further
         if len(self.stages) != expected or len(self.recompute) != expected:
             raise ValueError(
                 f"pp x vpp = {expected} virtual stages, but {len(self.stages)} stages and"
                 f" {len(self.recompute)} recompute entries are given"
+            )
+        if self.stage_meshes is not None and len(self.stage_meshes) != self.pp + further:
+            raise ValueError(
+                f"{self.pp + further} pipeline ranks, but {len(self.stage_meshes)} stage_meshes"
+            )
+        if self.further_replicas and (
+            self.stage_meshes is None
+            or isinstance(self.num_microbatches, int)
+            or len(self.num_microbatches) != 1 + len(self.further_replicas)
+        ):
+            raise ValueError(
+                "further_replicas need stage_meshes, and num_microbatches for each set of replicas"
             )
         return self
 
@@ -162,7 +194,15 @@ class Layout(Spec):
 
     @property
     def world(self) -> int:
+        """Devices in use."""
+        if self.stage_meshes is not None:
+            return sum(len(mesh.ranks) for mesh in self.stage_meshes)
         return self.world_size.world
+
+    @property
+    def num_pipeline_ranks(self) -> int:
+        """Over all sets of replicas."""
+        return self.pp + sum(one.pp for one in self.further_replicas)
 
     @property
     def micro_batches(self) -> int:
@@ -214,14 +254,22 @@ class Layout(Spec):
         self, model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec
     ) -> list[Violation]:
         """All broken rules at once, each with its numbers and the nearest valid values."""
+        if self.stage_meshes is not None:
+            return mesh_violations(self, model, cluster, training)
         return [
             *self._world_violations(cluster),
             *self._batch_violations(training),
+            *self.grid_violations(model, training),
+            *precision_violations(cluster, training),
+        ]
+
+    def grid_violations(self, model: ModelSpec, training: TrainingSpec) -> list[Violation]:
+        """The broken rules that do not depend on which devices there are, nor on the batch."""
+        return [
             *self._stage_violations(model),
             *model_violations(self, model, training),
             *self._zero_violations(),
             *self._offload_violations(),
-            *precision_violations(cluster, training),
         ]
 
     def _world_violations(self, cluster: ClusterSpec) -> list[Violation]:

@@ -14,7 +14,7 @@ from shardwright.specs.cluster import ClusterSpec
 from shardwright.specs.errors import InputError
 from shardwright.specs.layout import Layout
 from shardwright.specs.model import ModelSpec
-from shardwright.specs.prediction import Candidate, Certificate, Prediction
+from shardwright.specs.prediction import Baseline, Candidate, Certificate, Prediction
 from shardwright.specs.schedule import Schedule
 from shardwright.specs.software import SoftwareSpec
 from shardwright.specs.training import TrainingSpec
@@ -50,7 +50,8 @@ class Plan(Spec):
     software: SoftwareSpec
     layout: Layout
     schedule: Schedule | None
-    """Null when pp = 1: forward and backward of each micro-batch in turn."""
+    """Null when pp = 1: forward and backward of each micro-batch in turn. Null too where sets of
+    replicas differ: each has 1f1b of its own length."""
     environment: dict[VariableName, VariableValue]
     """Variables that must be set before any process starts."""
     prediction: Prediction
@@ -58,6 +59,8 @@ class Plan(Spec):
     ties: tuple[Candidate, ...] = ()
     """Layouts whose predictions the model cannot tell apart from the best; a trial can."""
     alternatives: tuple[Candidate, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
+    """Simpler uses of a cluster of several node groups."""
     assumed: dict[str, str] = Field(default_factory=dict)
     """Defaults that the user did not state, with their values."""
     asked: dict[str, str] = Field(default_factory=dict)
@@ -67,10 +70,10 @@ class Plan(Spec):
     @model_validator(mode="after")
     def _parts_belong_together(self) -> Plan:
         layout, schedule = self.layout, self.schedule
-        if len(self.prediction.memory) != layout.pp:
+        if len(self.prediction.memory) != layout.num_pipeline_ranks:
             raise ValueError(
                 f"the prediction is of {len(self.prediction.memory)} pipeline ranks, but the layout"
-                f" has pp = {layout.pp}"
+                f" has {layout.num_pipeline_ranks}"
             )
         if schedule is not None and len(schedule.ranks) != layout.pp:
             raise ValueError(

@@ -77,13 +77,34 @@ class Prediction(Spec):
     bubble_fraction: float = Field(ge=0, le=1)
     peak_memory_bytes: tuple[HeldBytes, ...] = Field(min_length=1)
     memory_capacity_bytes: Bytes
+    """Of the devices of the fullest rank, where devices differ."""
     memory_verdict: MemoryVerdict
     breakdown: Breakdown
     memory: tuple[MemoryParts, ...]
     """The parts of each entry of ``peak_memory_bytes``."""
+    rank_capacity_bytes: tuple[Bytes, ...] | None = None
+    """Of each pipeline rank's devices, where these differ."""
+
+    def capacity_of(self, rank: int) -> int:
+        """Usable bytes of the devices of a pipeline rank."""
+        if self.rank_capacity_bytes is None:
+            return self.memory_capacity_bytes
+        return self.rank_capacity_bytes[rank]
+
+    @property
+    def fullest_rank(self) -> int:
+        """The pipeline rank that fills most of its devices; the first of several."""
+        peaks = self.peak_memory_bytes
+        return max(range(len(peaks)), key=lambda rank: peaks[rank] / self.capacity_of(rank))
 
     @model_validator(mode="after")
     def _memory_has_its_parts(self) -> Prediction:
+        capacities = self.rank_capacity_bytes
+        if capacities is not None and len(capacities) != len(self.peak_memory_bytes):
+            raise ValueError(
+                f"peak_memory_bytes has {len(self.peak_memory_bytes)} entries, but"
+                f" rank_capacity_bytes has {len(capacities)}"
+            )
         if len(self.memory) != len(self.peak_memory_bytes):
             raise ValueError(
                 f"peak_memory_bytes has {len(self.peak_memory_bytes)} entries, but memory has"
@@ -113,6 +134,17 @@ class CountTried(Spec):
     ]
     step_time_s: float | None = Field(default=None, gt=0)
     """The best step, or what no step is below; null where nothing fits."""
+
+
+class Baseline(Spec):
+    """A simpler use of a heterogeneous cluster, to compare a plan with."""
+
+    name: str
+    """``only dgx-a100-80gb``, ``all devices as v100-sxm2-32gb``."""
+    candidate: Candidate | None = None
+    """Its best layout at its own price; null where it cannot be had."""
+    reason: str | None = None
+    """Why it cannot be had."""
 
 
 class Certificate(Spec):

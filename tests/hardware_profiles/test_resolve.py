@@ -76,6 +76,40 @@ def test_inline_options() -> None:
     assert (only.intra_node.provenance, only.inter_node.provenance) != ("datasheet", "datasheet")
 
 
+def test_groups_are_joined_by_a_line() -> None:
+    found = resolve_cluster("dgx-a100-80gb:1+a100-sxm4-40gb:4x2,inter=1GB/s,between=10Gbit/s")
+    cluster = found.devices
+    assert [group.num_devices for group in cluster.groups] == [8, 8]
+    assert cluster.between_groups_total_bytes_per_s == 1.25e9
+    assert cluster.between_groups is not None
+    # A device reaches no more than its own network gives it: a quarter of 1 GB/s.
+    assert cluster.between_groups.bandwidth_bytes_per_s == 0.25e9
+    assert "1.25 GB/s between them" in cluster.in_words()
+
+
+def test_groups_without_a_line_meet_on_their_networks() -> None:
+    cluster = resolve_cluster("dgx-a100-80gb:1+dgx-1v-32gb:2,latency=1ms").devices
+    assert cluster.between_groups_total_bytes_per_s is None
+    assert cluster.between_groups is not None
+    assert cluster.between_groups.latency_s == 1e-3
+    slower = cluster.groups[1].inter_node
+    assert slower is not None
+    assert cluster.between_groups.bandwidth_bytes_per_s == slower.bandwidth_bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a100-sxm4-80gb:8x1+dgx-1v-32gb:1", "nothing is known of what joins"),
+        ("dgx-a100-80gb:1+dgx-1v-32gb:1,between=0Gbit/s", "must be positive"),
+        ("dgx-a100-80gb:1+nothing:1", "nothing"),
+    ],
+)
+def test_groups_that_cannot_be_joined(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        resolve_cluster(text)
+
+
 def test_an_inline_network_may_be_the_vendors_own() -> None:
     (inline,) = resolve_cluster("h100-sxm5-80gb:8x4").devices.groups
     (own,) = resolve_cluster("dgx-h100:4").devices.groups

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from shardwright.cost_models.pricing import stack_model
+from shardwright.hardware_profiles.groups import group_profile
 from shardwright.hardware_profiles.profile import Curve, HardwareProfile, Point
 from shardwright.hardware_profiles.resolve import resolve_cluster
 from shardwright.hardware_profiles.scaled import QUANTITIES, Quantity, is_used, scaled
-from shardwright.hardware_profiles.stacks import stack_facts
+from shardwright.hardware_profiles.stacks import stack_facts, stack_parameters
 from shardwright.planner.layouts import layout_of
 from shardwright.planner.problem import Problem
 from shardwright.specs import TrainingSpec
@@ -35,6 +36,19 @@ def test_one_thing_changes_and_no_other(quantity: Quantity) -> None:
     before, after = facts(TWO_NODES), facts(scaled(TWO_NODES, quantity, 2.0))
     for name, value in before.items():
         assert after[name] == value * (2 if name == quantity else 1)
+
+
+def test_each_group_of_several_keeps_its_clock() -> None:
+    mixed = resolve_cluster("dgx-a100-80gb:1+dgx-1v-32gb:1,between=10Gbit/s")
+    twice = scaled(mixed, "memory_bandwidth", 2.0)
+    for index in range(2):
+        before, after = (
+            stack_parameters("generic", group_profile(profile, index))["clock.sustained_ratio"]
+            for profile in (mixed, twice)
+        )
+        assert before == after
+    line = scaled(mixed, "inter_node_bandwidth", 2.0).devices
+    assert line.between_groups_total_bytes_per_s == 2.5e9
 
 
 @pytest.mark.parametrize("quantity", [q for q in QUANTITIES if q != "memory"])

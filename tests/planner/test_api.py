@@ -23,12 +23,12 @@ MODEL = tiny_model(6, hidden=64)
 
 ANSWER_KEYS = {
     "schema", "feasible", "assumed", "layout", "prediction", "certificate", "ties",
-    "alternatives", "reasons", "suggestions",
+    "alternatives", "baselines", "reasons", "suggestions",
 }  # fmt: skip
 LAYOUT_KEYS = {
     "tp", "cp", "pp", "vpp", "dp", "ep", "etp", "micro_batch", "num_microbatches", "zero",
     "zero_shard_degree", "expert_zero_shard_degree", "sequence_parallel", "recompute", "offload",
-    "loss_chunks", "compile", "schedule", "stages", "stage_meshes",
+    "loss_chunks", "compile", "schedule", "stages", "stage_meshes", "further_replicas",
 }  # fmt: skip
 PREDICTION_KEYS = {
     "step_time_s", "step_time_band_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu",

@@ -14,7 +14,7 @@ from shardwright.runtime.job import Job
 from shardwright.runtime.pieces import Piece
 from shardwright.runtime.preflight import check_job, look_around, open_data
 from shardwright.runtime.rendezvous import Rendezvous
-from shardwright.specs import InputError, Plan, Recompute
+from shardwright.specs import InputError, Plan, Recompute, StageMesh
 from tests.runtime.plans import cluster_of, plan_of, small_model, training_of
 
 
@@ -91,6 +91,14 @@ def test_plan_that_needs_what_is_not_built_is_refused(choices: dict[str, Any], n
     plan = plan_of(cluster=local_cluster(world), tp=1, **{"dp": 1, **choices})
     with pytest.raises(InputError, match=f"cannot be run here: .*{named}"):
         _check(_job(plan))
+
+
+def test_plan_over_unequal_grids_is_refused() -> None:
+    plan = plan_of(cluster=local_cluster(2), tp=1, dp=2)
+    meshes = (StageMesh(ranks=(0, 1), tp=1, dp=2),)
+    layout = plan.layout.model_copy(update={"stage_meshes": meshes})
+    with pytest.raises(InputError, match="cannot be run here: .*stages with different grids"):
+        _check(_job(plan.model_copy(update={"layout": layout})))
 
 
 def test_plan_that_was_broken_by_hand_is_refused() -> None:
