@@ -97,7 +97,7 @@ def test_plan_over_unequal_grids_is_refused() -> None:
     plan = plan_of(cluster=local_cluster(2), tp=1, dp=2)
     meshes = (StageMesh(ranks=(0, 1), tp=1, dp=2),)
     layout = plan.layout.model_copy(update={"stage_meshes": meshes})
-    with pytest.raises(InputError, match="cannot be run here: .*stages with different grids"):
+    with pytest.raises(InputError, match=r"cannot be run here: .*stages with different grids"):
         _check(_job(plan.model_copy(update={"layout": layout})))
 
 
