@@ -199,13 +199,3 @@ def continuous_bound_s(
     bounds = np.maximum(own * shares[0], own + link + rest)
     bounds = np.maximum(bounds, cycles * (own + link + sums))
     return max(least_s, float(bounds.min()))
-
-
-def bottleneck_s(segments: Sequence[Floats], stages: Sequence[int]) -> float:
-    """What the busiest stage takes at least for one micro-batch; ``segments`` as above."""
-    if len(segments) == 1:
-        return float(segments[0][-1]) / stages[0]
-    rest = segments[-1] / stages[-1]
-    for index in range(len(segments) - 2, 0, -1):
-        rest = np.maximum(segments[index] / stages[index], rest[None, :]).min(axis=1)
-    return float(np.maximum(segments[0] / stages[0], rest).min())

@@ -90,7 +90,9 @@ class _Search:
         for groups in arrangement:
             key = (groups, exchange_s)
             if key not in self._known:
-                self._known[key] = SetSearch(self._space, self._sets, groups, exchange_s)
+                self._known[key] = SetSearch(
+                    self._space, self._sets, groups, exchange_s, self._is_late
+                )
             sets.append(self._known[key])
         return _Open(arrangement, tuple(sets))
 
@@ -144,7 +146,7 @@ class _Search:
     def _refine(self, one: _Open, incumbent_s: float) -> None:
         for each, share in zip(one.sets, one.shares, strict=True):
             if not each.is_exact(share):
-                each.refine(share, incumbent_s, self._is_late)
+                each.refine(share, incumbent_s)
         self._take_best(one)
 
     def _dive(self, one: _Open) -> None:
@@ -152,7 +154,7 @@ class _Search:
         if math.isinf(one.bound_s):
             return
         for each, share in zip(one.sets, one.shares, strict=True):
-            each.dive(share, _DIVES, self._is_late)
+            each.dive(share, _DIVES)
         self._take_best(one)
         self._balance(one)
 

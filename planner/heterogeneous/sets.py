@@ -12,7 +12,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,19 +23,21 @@ from shardwright.planner.heterogeneous.bounds import (
     Boundaries,
     Floats,
     Pipeline,
-    bottleneck_s,
     continuous_bound_s,
 )
 from shardwright.planner.heterogeneous.layouts import ChosenSet, set_layout
-from shardwright.planner.heterogeneous.space import MixedSpace, SetChoice
+from shardwright.planner.heterogeneous.space import MixedSpace, SetChoice, SetFamily
 from shardwright.planner.heterogeneous.units import Shape, UnitPrices
 from shardwright.planner.problem import Problem
+from shardwright.specs import HeadBlock
 from shardwright.specs.layout import is_too_long
 
 TOLERANCE = 1e-9
 """Relative: what differs by less is equally good."""
 _BATCH = 32
 """Boundaries that an entry simulates before others get their turn."""
+_FAMILIES_TRIED = 4
+"""Times as many families as choices are looked at for a first layout: some do not fit."""
 _POPS = 512
 """Boundaries that it looks at, known in part or whole."""
 
@@ -58,10 +60,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Choices that differ in zero and recompute alone, with what none of them does better than."""
+    """Choices that differ in zero and recompute alone, with a count of micro-batches."""
 
-    choices: tuple[SetChoice, ...]
+    choices: SetFamily
     num_micro_batches: int
+    is_bounded: bool = False
+    """Whether its bound knows of memory and links."""
 
 
 @dataclass
@@ -111,27 +115,23 @@ def places(choice: SetChoice, num_micro_batches: int) -> list[Place]:
     return found
 
 
-def variants(family: Family) -> Variants:
-    """What its choices differ in."""
-    policies = {segment.recompute for one in family.choices for segment in one.segments}
-    return tuple({one.zero: 0 for one in family.choices}), tuple(sorted(policies))
-
-
 class SetPricer:
     """Prices sets of replicas of one problem."""
 
     def __init__(self, problem: Problem, pricer: MixedModel, books: Books) -> None:
         self._problem, self._pricer, self._books = problem, pricer, books
         self._units = UnitPrices(problem, pricer)
+        blocks = problem.model.decoder.blocks
+        self._is_tied = any(isinstance(one, HeadBlock) and one.tied for one in blocks)
         self._links: dict[SetChoice, tuple[list[float], float]] = {}
         self._parts: dict[tuple[Shape, Place], Floats] = {}
         self._least: dict[tuple[Shape, Place, Variants], Floats] = {}
 
     def family_bound_s(self, family: Family, exchange_s: float) -> float:
         """No choice of a family is faster; ``exchange_s``: of gradients with other sets."""
-        choice, m = family.choices[0], family.num_micro_batches
+        choice, m = family.choices.plain, family.num_micro_batches
         bound = self._continuous_s(choice, self._least_segments(family), m)
-        tail_s = min(self._tail_s(choice._replace(zero=zero)) for zero in variants(family)[0])
+        tail_s = min(self._tail_s(choice._replace(zero=zero)) for zero in family.choices.zeros)
         return self._with_exchange_s(bound + tail_s, m, exchange_s)
 
     def entry(self, choice: SetChoice, num_micro_batches: int, exchange_s: float) -> Entry:
@@ -144,11 +144,31 @@ class SetPricer:
         bound = self._with_exchange_s(bound, num_micro_batches, exchange_s)
         return Entry(choice, num_micro_batches, bound)
 
-    def pace_s(self, family: Family) -> float:
-        """For each sequence of a step, with any count of micro-batches."""
-        choice = family.choices[0]
+    def work_s(self, choice: SetChoice) -> float:
+        """What the busiest stage computes for a micro-batch at least, were units divisible.
+
+        B seconds do for a group's stages x units at t seconds each where x t <= pp B. With t >= r w
+        for one w of all groups, all W = sum of w are done only if W <= B sum of pp / r.
+        """
+        first, *others = self._device_s(choice)
+        ratios = [1.0, *(float((other / first).min()) for other in others)]
         stages = [segment.pp for segment in choice.segments]
-        return bottleneck_s(self._least_segments(family), stages) / choice.samples
+        paces = sum(count / ratio for count, ratio in zip(stages, ratios, strict=True))
+        return self._units.sum_of(first) / paces
+
+    def first_bound_s(self, family: Family, exchange_s: float) -> float:
+        """From work alone: that of the busiest stage, or of all stages one after the other."""
+        m, plain = family.num_micro_batches, family.choices.plain
+        through_s = self._units.sum_of(np.minimum.reduce(self._device_s(plain)))
+        bound_s = max(m * self.work_s(plain), math.ceil(m / plain.pp) * through_s)
+        return self._with_exchange_s(bound_s, m, exchange_s)
+
+    def _device_s(self, choice: SetChoice) -> list[Floats]:
+        """Of each segment's group what each kind of unit takes."""
+        return [
+            self._units.device_s(self._shape(choice, index)._replace(zero=0, recompute="none"))
+            for index in range(len(choice.segments))
+        ]
 
     def _continuous_s(self, choice: SetChoice, segments: Sequence[Floats], m: int) -> float:
         stages = [segment.pp for segment in choice.segments]
@@ -174,7 +194,8 @@ class SetPricer:
 
     def _least_segments(self, family: Family) -> list[Floats]:
         """Of each segment the least of all choices."""
-        choice, differing = family.choices[0], variants(family)
+        choice = family.choices.plain
+        differing = (family.choices.zeros, family.choices.policies)
         found = []
         for index, place in enumerate(places(choice, family.num_micro_batches)):
             shape = self._shape(choice, index)._replace(zero=0, recompute="none")
@@ -215,7 +236,7 @@ class SetPricer:
         if key not in self._links:
             part = set_layout(self._problem, ChosenSet(key, tuple(range(1, choice.pp)), 1))
             tied_s = 0.0
-            if choice.segments[0].group != choice.segments[-1].group:
+            if self._is_tied and choice.segments[0].group != choice.segments[-1].group:
                 tied_s = self._pricer.tied_sum_s(part, self._pricer.stages_of(part)[-1])
             self._links[key] = self._pricer.messages_s(part), self._pricer.fixed_s(part) + tied_s
         return self._links[key]
@@ -337,6 +358,15 @@ class Column:
         first = self.entries[0][2]
         return isinstance(first, Entry) and first.is_exact
 
+    def remove(self, one: Entry | Family) -> None:
+        """Take out an entry wherever it is."""
+        self.entries = [each for each in self.entries if each[2] is not one]
+        heapq.heapify(self.entries)
+
+    def bound_of(self, one: Entry | Family) -> float:
+        """The bound that an entry was added with."""
+        return next(bound_s for bound_s, _, each in self.entries if each is one)
+
     def add(self, bound_s: float, one: Entry | Family) -> None:
         """With its bound."""
         heapq.heappush(self.entries, (bound_s, next(self.counter), one))
@@ -346,26 +376,24 @@ class SetSearch:
     """Sets of replicas on certain groups, beside others that take the rest of the batch."""
 
     def __init__(
-        self, space: MixedSpace, pricer: SetPricer, groups: tuple[int, ...],
-        exchange_s: float,
+        self, space: MixedSpace, pricer: SetPricer, groups: tuple[int, ...], exchange_s: float,
+        is_late: Callable[[], bool],
     ) -> None:  # fmt: skip
-        batch = space.problem.training.global_batch
-        self._pricer, self._exchange_s = pricer, exchange_s
-        self._families = families(space.choices(groups))
+        self._pricer, self._exchange_s, self._is_late = pricer, exchange_s, is_late
+        self._families = space.families(groups)
         self._columns: dict[int, Column] = {}
-        self.bounds_s = self._first_bounds(batch)
+        self.bounds_s = self._first_bounds(space.problem.training.global_batch)
         """By sequences a step: nothing is faster."""
 
     def _first_bounds(self, batch: int) -> Floats:
         """From the pace of each size of micro-batch; alone a set has the whole batch anyway."""
         found, least_s = np.full(batch + 1, np.inf), dict[int, float]()
         for choices in self._families:
-            samples = choices[0].samples
-            pace_s = self._pricer.pace_s(Family(choices, 1)) if self._exchange_s else 0.0
-            least_s[samples] = min(least_s.get(samples, math.inf), pace_s)
+            plain, pace_s = choices.plain, 0.0
+            if self._exchange_s and not self._is_late():
+                pace_s = self._pricer.work_s(plain) / plain.samples
+            least_s[plain.samples] = min(least_s.get(plain.samples, math.inf), pace_s)
         for samples, pace_s in least_s.items():
-            if math.isinf(pace_s):
-                continue
             shares = np.arange(samples, batch + 1, samples)
             own = shares * pace_s + self._pricer.shown_s(self._exchange_s, samples * pace_s)
             found[samples::samples] = np.minimum(found[samples::samples], own)
@@ -381,58 +409,78 @@ class SetSearch:
         column = self._columns.get(share)
         return None if column is None else column.best
 
-    def refine(self, share: int, cutoff_s: float, is_late: Callable[[], bool]) -> None:
+    def refine(self, share: int, cutoff_s: float) -> None:
         """Raise the bound of a share, by one step of its first entry."""
         column = self._columns.get(share)
         if column is None:
-            column = self._columns[share] = self._new_column(share, is_late)
+            column = self._columns[share] = self._new_column(share)
         elif not column.is_exact:
             self._advance(column, cutoff_s)
         self.bounds_s[share] = max(self.bounds_s[share], column.bound_s)
 
-    def dive(self, share: int, count: int, is_late: Callable[[], bool]) -> None:
+    def dive(self, share: int, count: int) -> None:
         """Price a first layout of each of the entries that look best."""
         if share not in self._columns:
-            self.refine(share, 0.0, is_late)
-        column, passed = self._columns[share], 0
-        put_back: list[tuple[float, Entry]] = []
-        while column.entries and passed < count and not is_late():
-            bound_s, _, first = heapq.heappop(column.entries)
-            if isinstance(first, Family):
-                self._expand(column, first)
-                continue
-            put_back.append((bound_s, first))
-            if math.isinf(bound_s):
+            self.refine(share, 0.0)
+        column = self._columns[share]
+        for family in self._likely(column)[: count * _FAMILIES_TRIED]:
+            if self._is_late():
+                return
+            column.remove(family)
+            self._open(column, family)
+        opened = [entry for _, _, entry in column.entries if isinstance(entry, Family)
+                  and entry.is_bounded]  # fmt: skip
+        opened.sort(key=lambda one: column.bound_of(one))
+        for family in opened[:count]:
+            column.remove(family)
+            self._open(column, family)
+        entries = [entry for _, _, entry in column.entries if isinstance(entry, Entry)]
+        entries.sort(key=lambda one: one.bound_s)
+        for entry in entries[:count]:
+            if self._is_late() or math.isinf(entry.bound_s):
                 break
-            if not first.is_exact:
-                self._raise(column, first, math.inf)
-            passed += 1
-        for _, entry in put_back:
+            column.remove(entry)
+            self._raise(column, entry, math.inf)
             column.add(entry.bound_s, entry)
 
-    def _new_column(self, share: int, is_late: Callable[[], bool]) -> Column:
+    def _likely(self, column: Column) -> list[Family]:
+        """Families by their bound with the bubble of equal stages, which it does not know of."""
+        found = [
+            (bound_s * (1 + (one.choices.plain.pp - 1) / one.num_micro_batches), index, one)
+            for bound_s, index, one in column.entries
+            if isinstance(one, Family) and not one.is_bounded
+        ]
+        return [one for _, _, one in sorted(found, key=lambda each: each[:2])]
+
+    def _new_column(self, share: int) -> Column:
         column = Column()
         for choices in self._families:
-            m = share // choices[0].samples
-            if share % choices[0].samples or is_too_long(choices[0].pp, m):
+            m = share // choices.plain.samples
+            if share % choices.plain.samples or is_too_long(choices.plain.pp, m):
                 continue
             family = Family(choices, m)
             # Late, nothing is known of the others: a bound that says so.
-            late = is_late()
-            bound_s = 0.0 if late else self._pricer.family_bound_s(family, self._exchange_s)
-            column.add(bound_s, family)
+            late = self._is_late()
+            column.add(
+                0.0 if late else self._pricer.first_bound_s(family, self._exchange_s), family
+            )
         return column
 
     def _advance(self, column: Column, cutoff_s: float) -> None:
         _, _, first = heapq.heappop(column.entries)
         if isinstance(first, Family):
-            self._expand(column, first)
+            self._open(column, first)
             return
         self._raise(column, first, cutoff_s)
         column.add(first.bound_s, first)
 
-    def _expand(self, column: Column, family: Family) -> None:
-        for choice in family.choices:
+    def _open(self, column: Column, family: Family) -> None:
+        """Raise the bound of a family, or take it apart."""
+        if not family.is_bounded:
+            bound_s = self._pricer.family_bound_s(family, self._exchange_s)
+            column.add(bound_s, replace(family, is_bounded=True))
+            return
+        for choice in family.choices.choices():
             entry = self._pricer.entry(choice, family.num_micro_batches, self._exchange_s)
             column.add(entry.bound_s, entry)
 
@@ -446,12 +494,3 @@ class SetSearch:
             column.best is None or entry.best.step_s < column.best.step_s * (1 - TOLERANCE)
         ):
             column.best = entry.best
-
-
-def families(choices: Sequence[SetChoice]) -> list[tuple[SetChoice, ...]]:
-    """Choices that differ in zero and recompute alone, together."""
-    found: dict[SetChoice, list[SetChoice]] = {}
-    for choice in choices:
-        plain = tuple(one._replace(recompute="none") for one in choice.segments)
-        found.setdefault(choice._replace(segments=plain, zero=0), []).append(choice)
-    return [tuple(one) for one in found.values()]

@@ -76,6 +76,31 @@ class SetChoice(NamedTuple):
         return self.dp * self.micro_batch
 
 
+class SetFamily(NamedTuple):
+    """Sets of replicas that differ in zero and in what each group recomputes alone."""
+
+    plain: SetChoice
+    """With zero 0 and nothing recomputed, whether the constraints leave that or not."""
+    zeros: tuple[int, ...]
+    policies: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        each: int = len(self.policies) ** len(self.plain.segments)
+        return len(self.zeros) * each
+
+    def choices(self) -> Iterator[SetChoice]:
+        """All of them."""
+        plain = self.plain.segments
+        for zero in self.zeros:
+            for policies in itertools.product(self.policies, repeat=len(plain)):
+                segments = tuple(
+                    one._replace(recompute=policy)
+                    for one, policy in zip(plain, policies, strict=True)
+                )
+                yield self.plain._replace(segments=segments, zero=zero)
+
+
 class MixedSpace:
     """The layouts over at least two groups that the constraints leave open."""
 
@@ -157,24 +182,30 @@ class MixedSpace:
 
     def choices(self, groups: Sequence[int]) -> tuple[SetChoice, ...]:
         """Every set of replicas on these groups, one behind the other, that obeys the rules."""
+        return tuple(choice for family in self.families(groups) for choice in family.choices())
+
+    def families(self, groups: Sequence[int]) -> tuple[SetFamily, ...]:
+        """The same, with what differs in zero and recompute alone together."""
         sizes = [self.problem.cluster.groups[group].num_devices for group in groups]
-        common = divisors(math.gcd(*sizes))
-        return tuple(
-            SetChoice(segments, dp, micro_batch, ep, zero)
-            for dp in common
-            if self.allows("dp", dp)
-            for shapes in itertools.product(*(self._shapes(size // dp) for size in sizes))
-            if self._fits_pipeline(sum(pp for _, pp in shapes))
-            for ep in self._expert_degrees(dp, [tp for tp, _ in shapes])
-            for zero in (range(4) if dp > 1 else (0,))
-            if self.allows("zero", zero)
-            for micro_batch in self._micro_batches(dp)
-            for policies in itertools.product(self.recomputes, repeat=len(groups))
-            for segments in [tuple(
-                Segment(group, tp, pp, policy)
-                for group, (tp, pp), policy in zip(groups, shapes, policies, strict=True)
-            )]
-        )  # fmt: skip
+        found = []
+        for dp in divisors(math.gcd(*sizes)):
+            zeros = tuple(z for z in (range(4) if dp > 1 else (0,)) if self.allows("zero", z))
+            if not self.allows("dp", dp) or not zeros or not self.recomputes:
+                continue
+            micro_batches = self._micro_batches(dp)
+            for shapes in itertools.product(*(self._shapes(size // dp) for size in sizes)):
+                if not self._fits_pipeline(sum(pp for _, pp in shapes)):
+                    continue
+                segments = tuple(
+                    Segment(group, tp, pp, "none")
+                    for group, (tp, pp) in zip(groups, shapes, strict=True)
+                )
+                found += [
+                    SetFamily(SetChoice(segments, dp, size, ep, 0), zeros, self.recomputes)
+                    for ep in self._expert_degrees(dp, [tp for tp, _ in shapes])
+                    for size in micro_batches
+                ]
+        return tuple(found)
 
     def _shapes(self, devices: int) -> list[tuple[int, int]]:
         """(tp, pp) of a replica's devices on one group."""
@@ -237,9 +268,9 @@ class MixedSpace:
         batch, units = self.problem.training.global_batch, self.problem.num_units
         ways = np.zeros(batch + 1, dtype=object)
         grouped: dict[tuple[int, int], int] = {}
-        for choice in self.choices(groups):
-            key = (choice.samples, choice.pp)
-            grouped[key] = grouped.get(key, 0) + 1
+        for family in self.families(groups):
+            key = (family.plain.samples, family.plain.pp)
+            grouped[key] = grouped.get(key, 0) + family.size
         for (samples, pp), count in grouped.items():
             longest = max(
                 (m for m in range(batch // samples, 0, -1) if not is_too_long(pp, m)), default=0

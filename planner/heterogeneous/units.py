@@ -137,6 +137,7 @@ class UnitPrices:
         self._stages = _unit_stages(first_layer, problem.num_layers)
         self._tables: dict[tuple[Shape, bool], UnitTable] = {}
         self._memory: dict[Shape, UnitMemory] = {}
+        self._device_s: dict[Shape, Floats] = {}
         self._optimizer_s: dict[Shape, float] = {}
 
     def table(self, shape: Shape, *, in_pipeline: bool) -> UnitTable:
@@ -148,6 +149,21 @@ class UnitPrices:
         if key not in self._tables:
             self._tables[key] = self._make_table(shape, in_pipeline)
         return self._tables[key]
+
+    def device_s(self, shape: Shape) -> Floats:
+        """Of each kind of unit, for each micro-batch: what the device alone takes."""
+        if shape not in self._device_s:
+            model, probe = self._pricer.on_group(shape.group), self._probe(shape)
+            ratio = model.parameters.get(
+                layer_name(self._problem.model, model.training, probe), 1.0
+            )
+            rows = np.array([_row(one) for one in self._times(shape)])
+            self._device_s[shape] = (rows[:, 0] + rows[:, 2]) * (ratio * (1 - SLACK))
+        return self._device_s[shape]
+
+    def sum_of(self, by_kind: Floats) -> float:
+        """Over all units of the model."""
+        return float(by_kind[self._kind_of_unit].sum())
 
     def optimizer_s(self, shape: Shape) -> float:
         """Of all units on one rank."""

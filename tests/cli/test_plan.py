@@ -208,3 +208,22 @@ def followed(command: list[str], text: str) -> list[str]:
         options |= {option: value} if value else {}
         words = rest
     return ["plan", command[1], *(word for pair in options.items() for word in pair)]
+
+
+def test_a_cluster_of_two_kinds_shows_what_simpler_uses_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = "dgx-a100-80gb:1+dgx-1v-32gb:1,between=100Gbit/s"
+    question = ("plan", "gpt2", "--cluster", cluster, "--precision", "fp16", "--global-batch",
+                "512", "--fix", "micro_batch=8,recompute=none")  # fmt: skip
+    path = tmp_path / "plan.json"
+    assert execute([*question, "--json", "-o", str(path)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    names = [one["name"] for one in answer["baselines"]]
+    assert names == ["only dgx-a100-80gb", "only dgx-1v-32gb", "all devices as v100-sxm2-32gb"]
+    for one in answer["baselines"]:
+        assert one["prediction"]["step_time_s"] >= answer["prediction"]["step_time_s"]
+    assert execute(["explain", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("instead ") for line in lines) >= 3
+    assert any(line.startswith("devices ") for line in lines)

@@ -13,7 +13,6 @@ from shardwright.cost_models.pipeline.queued import queued_times
 from shardwright.planner.heterogeneous.bounds import (
     Boundaries,
     Pipeline,
-    bottleneck_s,
     continuous_bound_s,
     trips,
 )
@@ -81,7 +80,6 @@ def test_work_spread_at_will_is_below_every_step(seed: int) -> None:
     segments, stages = [sums[0], sums[1][-1] - sums[1]], [first, pp - first]
     link = pipeline.link_s[first - 1]
     assert continuous_bound_s(segments, stages, [link], m) <= min(steps) * ROUNDING
-    assert m * bottleneck_s(segments, stages) <= min(steps) * ROUNDING
 
 
 def test_a_slow_link_is_passed_to_and_fro_for_each_two_micro_batches() -> None:
@@ -104,5 +102,4 @@ def test_what_is_not_allowed_has_no_boundaries() -> None:
 
 def test_one_group_needs_its_work_over_its_stages() -> None:
     work = np.array([0.0, 3.0, 12.0])
-    assert bottleneck_s([work], [4]) == 3.0
     assert continuous_bound_s([work], [1], [], 5) == pytest.approx(60.0)

@@ -6,14 +6,12 @@ import math
 
 import pytest
 
+from shardwright.planner.heterogeneous.layouts import set_layout
 from shardwright.planner.heterogeneous.sets import (
     Books,
-    Family,
     SetPricer,
     SetSearch,
-    families,
     places,
-    variants,
 )
 from shardwright.planner.heterogeneous.space import MixedSpace, Segment, SetChoice
 from shardwright.planner.problem import Constraints
@@ -38,19 +36,13 @@ def pricer() -> SetPricer:
     return SetPricer(MADE, pricer_of(MADE), Books())
 
 
-def test_families_differ_in_zero_and_recompute_alone() -> None:
-    choices = SPACE.choices((0, 1))
-    found = families(choices)
-    assert sorted(one for family in found for one in family) == sorted(choices)
-    assert len(found) < len(choices)
-    for family in found:
-        plain = {
-            one._replace(zero=0, segments=tuple(s._replace(recompute="") for s in one.segments))
-            for one in family
-        }
-        assert len(plain) == 1
-    dp, alone = variants(Family(found[-1], 1)), {one.zero for one in found[-1]}
-    assert set(dp[0]) == alone
+@pytest.mark.parametrize("groups", [(0,), (1,), (0, 1), (1, 0)])
+def test_work_alone_is_below_every_stage_that_is_busiest(groups: tuple[int, ...]) -> None:
+    made, mixed = pricer(), pricer_of(MADE)
+    for chosen in every_set(SPACE, groups, 4):
+        stages = mixed.stages_of(set_layout(MADE, chosen))
+        most_s = max(one.forward_s + one.backward_input_s + one.backward_weight_s for one in stages)
+        assert made.work_s(chosen.choice) <= most_s
 
 
 def test_a_segment_keeps_the_micro_batches_of_the_stages_after_it() -> None:
@@ -70,10 +62,10 @@ def test_bounds_only_rise_to_the_best_step(groups: tuple[int, ...], exchange_s: 
             chosen: made.step_s(chosen, exchange_s) for chosen in every_set(SPACE, groups, share)
         }
         best_s = min((one for one in steps.values() if one is not None), default=math.inf)
-        found = SetSearch(SPACE, made, groups, exchange_s)
+        found = SetSearch(SPACE, made, groups, exchange_s, never)
         last = found.bounds_s[share]
         while not found.is_exact(share):
-            found.refine(share, math.inf, never)
+            found.refine(share, math.inf)
             assert last <= found.bounds_s[share] <= best_s * (1 + 1e-9)
             last = found.bounds_s[share]
         assert found.bounds_s[share] == pytest.approx(best_s, rel=1e-9)
@@ -84,23 +76,23 @@ def test_bounds_only_rise_to_the_best_step(groups: tuple[int, ...], exchange_s: 
 
 
 def test_a_first_look_prices_something_and_loses_nothing() -> None:
-    found = SetSearch(SPACE, pricer(), (0, 1), 0.0)
-    found.dive(4, 3, never)
+    found = SetSearch(SPACE, pricer(), (0, 1), 0.0, never)
+    found.dive(4, 3)
     first = found.best(4)
     assert first is not None
     while not found.is_exact(4):
-        found.refine(4, math.inf, never)
+        found.refine(4, math.inf)
     best = found.best(4)
     assert best is not None
     assert best.step_s <= first.step_s
-    exact = SetSearch(SPACE, pricer(), (0, 1), 0.0)
+    exact = SetSearch(SPACE, pricer(), (0, 1), 0.0, never)
     while not exact.is_exact(4):
-        exact.refine(4, math.inf, never)
+        exact.refine(4, math.inf)
     assert exact.bounds_s[4] == pytest.approx(best.step_s, rel=1e-9)
 
 
 def test_without_time_nothing_is_claimed() -> None:
-    found = SetSearch(SPACE, pricer(), (0, 1), 0.0)
-    found.refine(4, math.inf, lambda: True)
+    found = SetSearch(SPACE, pricer(), (0, 1), 0.0, lambda: True)
+    found.refine(4, math.inf)
     assert not found.is_exact(4)
     assert found.bounds_s[4] == 0.0

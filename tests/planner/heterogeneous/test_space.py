@@ -87,3 +87,18 @@ def test_the_count_is_that_of_layouts_listed_one_by_one(fixed: dict[str, Any]) -
     assert len({one.model_dump_json() for one in layouts}) == len(layouts)
     for layout in layouts:
         assert layout.violations(MADE.model, MADE.cluster, MADE.training) == []
+
+
+@pytest.mark.parametrize("groups", [(0,), (0, 1)])
+def test_families_differ_in_zero_and_recompute_alone(groups: tuple[int, ...]) -> None:
+    found = space()
+    for family in found.families(groups):
+        choices = list(family.choices())
+        assert len(set(choices)) == len(choices) == family.size
+        plain = {
+            one._replace(zero=0, segments=tuple(s._replace(recompute="none") for s in one.segments))
+            for one in choices
+        }
+        assert plain == {family.plain}
+    plains = [family.plain for family in found.families(groups)]
+    assert len(set(plains)) == len(plains)
