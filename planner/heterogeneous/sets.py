@@ -423,6 +423,10 @@ class SetSearch:
         if share not in self._columns:
             self.refine(share, 0.0)
         column = self._columns[share]
+        self._look_ahead(column, count)
+        self.bounds_s[share] = max(self.bounds_s[share], column.bound_s)
+
+    def _look_ahead(self, column: Column, count: int) -> None:
         for family in self._likely(column)[: count * _FAMILIES_TRIED]:
             if self._is_late():
                 return

@@ -80,6 +80,7 @@ def test_a_first_look_prices_something_and_loses_nothing() -> None:
     found.dive(4, 3)
     first = found.best(4)
     assert first is not None
+    assert found.bounds_s[4] == found._columns[4].bound_s
     while not found.is_exact(4):
         found.refine(4, math.inf)
     best = found.best(4)
