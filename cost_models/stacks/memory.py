@@ -50,6 +50,10 @@ class StageBytes:
     """On top while one of its units runs backward, or the loss."""
     gathered: float
     """Of units that ZeRO 3 makes whole for that."""
+    wholes: tuple[float, ...]
+    """Of these, what the weights of the largest take up, the largest first."""
+    whole_gradient: float
+    """The largest gradient of a unit that is whole."""
     step_copy: float
     """On top while the optimizer runs."""
     largest_unit: float
@@ -92,23 +96,29 @@ class StackMemory:
             saved += one.count * kept
             working = max(working, moment)
             largest_saved = max(largest_saved, kept)
+        sizes = [unit.whole for one, unit in units for _ in range(min(one.count, _RESIDENT_UNITS))]
+        wholes = tuple(sorted(sizes, reverse=True)[:_RESIDENT_UNITS])
+        whole_gradient = max((unit.whole_gradient for _, unit in units), default=0.0)
         return StageBytes(
             weights=sum(one.count * unit.weights for one, unit in units),
             gradients=sum(one.count * unit.gradients for one, unit in units),
             optimizer_state=sum(one.count * unit.optimizer for one, unit in units),
             saved=saved,
             working=working,
-            gathered=self._gathered(units),
+            gathered=self.gathered_bytes(wholes, whole_gradient),
+            wholes=wholes,
+            whole_gradient=whole_gradient,
             step_copy=sum(one.count * unit.step_copy for one, unit in units),
             largest_unit=max((unit.weights for _, unit in units), default=0.0),
             largest_saved=largest_saved,
         )
 
-    def _gathered(self, units: Sequence[tuple[Holding, _UnitBytes]]) -> float:
-        """Whole units under ZeRO, at work and fetched ahead, and the gradient of one."""
-        sizes = [unit.whole for one, unit in units for _ in range(min(one.count, _RESIDENT_UNITS))]
-        weights = sum(sorted(sizes, reverse=True)[:_RESIDENT_UNITS])
-        gradients = max((unit.whole_gradient for _, unit in units), default=0.0)
+    def gathered_bytes(self, wholes: Sequence[float], gradients: float) -> float:
+        """Whole units under ZeRO, at work and fetched ahead, and the gradient of one.
+
+        ``wholes``: of the stage's units, the largest first.
+        """
+        weights = sum(wholes[:_RESIDENT_UNITS])
         most = self._facts.most_gathered_parameters
         if most is not None:
             dtypes = self._training.dtypes
@@ -210,12 +220,14 @@ class StackMemory:
         return "edge" if high > capacity_bytes else "fits"
 
     def most_live_bytes(self, layout: Layout, capacity_bytes: int) -> float:
-        """The most that a rank's tensors may take up for the verdict ``fits``."""
-        central = self._parameters.get("memory.central_ratio", 1.0)
-        high = self._parameters.get("memory.high_ratio", 1.0)
+        """`verdict` the other way round: of what tensors take up the most that ``fits``."""
         beside = self._communicators(layout) + self._more_context
-        plain = (capacity_bytes / central - beside) / (1 + self._margin)
-        return min(plain, (capacity_bytes / high - beside) / (1 + self._margin + self._more_margin))
+        central = capacity_bytes / self._parameters.get("memory.central_ratio", 1.0)
+        high = capacity_bytes / self._parameters.get("memory.high_ratio", 1.0)
+        return min(
+            (central - beside) / (1 + self._margin),
+            (high - beside) / (1 + self._margin + self._more_margin),
+        )
 
     def _communicators(self, layout: Layout) -> float:
         count = num_communicators(layout)

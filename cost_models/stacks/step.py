@@ -61,6 +61,9 @@ class StageTimes:
     """All of the forward pass, and never less than the host needs to launch it."""
     backward_input_s: float
     backward_weight_s: float
+    window_s: float
+    """What of the backward pass gradients are reduced behind: all but what is computed again, for a
+    step must never gain by recomputing."""
 
 
 def _later(device_s: float, host_s: float, sharpness: float) -> float:
@@ -200,8 +203,17 @@ class StackModel:
 
     def at_host_pace_s(self, device_s: float, kernels: float, tp: int) -> float:
         """What a pass takes of which the device alone would take ``device_s``."""
-        host_s = kernels * self.parameters["stack.host_s"] * self._waiting(tp)
-        return _later(device_s, host_s, self.parameters["host.sharpness"])
+        return _later(device_s, kernels * self.launch_s(tp), self.parameters["host.sharpness"])
+
+    def launch_s(self, tp: int) -> float:
+        """Seconds of the host for each kernel."""
+        if self.software.cuda_graphs:
+            return 0.0  # a graph is replayed whole: the host is out of the way
+        return self.parameters["stack.host_s"] * self._waiting(tp)
+
+    def measured_ratio(self, layout: Layout) -> float:
+        """Measured over predicted seconds of layers of this shape; 1 where none were measured."""
+        return self.parameters.get(layer_name(self.model, self.training, layout), 1.0)
 
     def _stage(
         self,
@@ -253,27 +265,84 @@ class StackModel:
         trained = self._trained(layout, holdings)
         if not self.software.fused_accumulation:
             d_weight = d_weight.plus(Seconds(updates.accumulation_s(trained)))
-        measured = self.parameters.get(layer_name(self.model, self.training, layout), 1.0)
-        sharpness = self.parameters["host.sharpness"]
-        host_s = self.parameters["stack.host_s"] * self._waiting(groups["tp"][0])
-        if self.software.cuda_graphs:
-            host_s = 0.0  # a graph is replayed whole: the host is out of the way
-        backward_s = d_input.total_s + d_weight.total_s + again.total_s + shards[1]
+        measured = self.measured_ratio(layout)
+        tp = groups["tp"][0]
+        without_s = d_input.total_s + d_weight.total_s
+        backward_s = without_s + again.total_s + shards[1]
         exchanged = neighbours * self.parameters["host.message_launches"]
-        launched = (d_input.kernels + d_weight.kernels + again.kernels + exchanged) * host_s
-        stretch = _later(backward_s, launched, sharpness) / backward_s if backward_s else 1.0
+        kernels = d_input.kernels + d_weight.kernels + exchanged
+        paced_s = self.at_host_pace_s(backward_s, kernels + again.kernels, tp)
+        stretch = paced_s / backward_s if backward_s else 1.0
         return StageTimes(
             forward=forward, backward_input=d_input, backward_weight=d_weight, again=again,
             forward_shards_s=shards[0], backward_shards_s=shards[1],
             reduction_s=updates.reduction_s(trained), tied_sum_s=updates.tied_sum_s(trained),
             publish_s=updates.publish_s(trained), optimizer_s=updates.optimizer_s(trained),
             forward_s=measured
-            * _later(
-                forward.total_s + shards[0], (forward.kernels + exchanged) * host_s, sharpness
-            ),
+            * self.at_host_pace_s(forward.total_s + shards[0], forward.kernels + exchanged, tp),
             backward_input_s=(d_input.total_s + again.total_s + shards[1]) * stretch * measured,
             backward_weight_s=d_weight.total_s * stretch * measured,
+            window_s=measured * self.at_host_pace_s(without_s, kernels, tp),
         )  # fmt: skip
+
+    def update_seconds(self, layout: Layout, trained: Trained) -> tuple[float, float, float]:
+        """(reduction, publishing, optimizer) of a rank that trains so many parameters, each as if
+        nothing hid it; ``layout`` says over which ranks."""
+        compiled = self.software.compile or layout.compile
+        updates = Updates(
+            self.model, self.training, layout, self._links, self._rates[compiled],
+            self.parameters, axes(layout),
+        )  # fmt: skip
+        return (
+            updates.reduction_s(trained), updates.publish_s(trained), updates.optimizer_s(trained)
+        )  # fmt: skip
+
+    def trained(self, layout: Layout) -> tuple[Trained, ...]:
+        """Parameters that a rank trains of each virtual stage; these need not cover the model."""
+        s = self._builder.sharding(layout)
+        return tuple(
+            self._trained(layout, self._builder.holdings(layout, index, s))
+            for index in range(len(layout.stages))
+        )
+
+    def gathering_s(self, layout: Layout) -> tuple[float, ...]:
+        """Of each virtual stage, what is gathered and scattered beside both its passes for one
+        micro-batch; what is in host memory apart."""
+        s = self._builder.sharding(layout)
+        compiled = self.software.compile or layout.compile
+        updates = Updates(
+            self.model, self.training, layout.model_copy(update={"offload": ()}), self._links,
+            self._rates[compiled], self.parameters, axes(layout),
+        )  # fmt: skip
+        return tuple(
+            sum(
+                one.count * sum(updates.passing_s(one.work, frozen=one.frozen))
+                for one in self._builder.holdings(layout, index, s)
+            )
+            for index in range(len(layout.stages))
+        )
+
+    def moving_s(self, num_bytes: float) -> float:
+        """To host memory, or from it."""
+        return num_bytes / self.parameters["host.link_bytes_per_s"]
+
+    def fixed_s(self, layout: Layout) -> float:
+        """What every step has on top of its work."""
+        fixed_s = self.parameters["host.step_launches"] * self.parameters["stack.host_s"]
+        return fixed_s + self._links.seconds("all_reduce", 16.0, *axes(layout)["world"])
+
+    def messages_s(self, layout: Layout) -> tuple[float, ...]:
+        """Of each boundary between virtual stages."""
+        return self._messages_s(layout, self._builder.sharding(layout), axes(layout))
+
+    def message_bytes(self, layout: Layout) -> float:
+        """What one rank hands to the next stage."""
+        return self._builder.message_bytes(self._builder.sharding(layout))
+
+    @property
+    def exchange_kernels(self) -> float:
+        """Kernels that each neighbour in the pipeline costs the host in each pass."""
+        return self.parameters["host.message_launches"]
 
     def _beside(self, updates: Updates, one: Holding, seconds: WorkSeconds) -> tuple[float, float]:
         """What shows of the communication beside one unit's forward, and its backward."""
@@ -322,6 +391,17 @@ class StackModel:
         """What shows of communication beside so much computation."""
         return communication_s - self._hidden * min(communication_s, window_s)
 
+    def exposed_s(
+        self, communication_s: float, window_s: float, *, gradients: bool | None
+    ) -> float:
+        """What shows of reducing gradients, of publishing weights (false), or of what always
+        overlaps (null), beside so much computing."""
+        software = self.software
+        if gradients is None:
+            return self.exposed(communication_s, window_s)
+        overlaps = software.overlap_gradients if gradients else software.overlap_weights
+        return self.exposed(communication_s, window_s) if overlaps else communication_s
+
     def _step(
         self,
         layout: Layout,
@@ -342,28 +422,25 @@ class StackModel:
         publish = []
         for row in own:
             reduction = sum(stages[i].reduction_s for i in row)
-            backward = sum(stages[i].backward_input_s + stages[i].backward_weight_s for i in row)
-            overlap = self.software.overlap_gradients
-            exposed.append(self.exposed(reduction, backward) if overlap else reduction)
+            backward = sum(stages[i].window_s for i in row)
+            exposed.append(self.exposed_s(reduction, backward, gradients=True))
             gather = sum(stages[i].publish_s for i in row)
             forward = sum(stages[i].forward_s for i in row)
-            overlap = self.software.overlap_weights
-            publish.append(self.exposed(gather, forward) if overlap else gather)
+            publish.append(self.exposed_s(gather, forward, gradients=False))
         optimizer_s = max(sum(stages[i].optimizer_s for i in row) for row in own)
         ready = [end + more for end, more in zip(ends, exposed, strict=True)]
         if stages[-1].tied_sum_s:
             met_s = max(ready[0], ready[layout.stages[-1].rank]) + stages[-1].tied_sum_s
             ready.append(met_s)
         ready_s = max(ready)
-        fixed_s = self.parameters["host.step_launches"] * self.parameters["stack.host_s"]
-        sums_s = self._links.seconds("all_reduce", 16.0, *groups["world"])
+        fixed_s = self.fixed_s(layout)
         publish_s = max(publish)
-        step_s = ready_s + optimizer_s + publish_s + fixed_s + sums_s
+        step_s = ready_s + optimizer_s + publish_s + fixed_s
         if rank is None:
             rank = max(range(layout.pp), key=lambda r: busy[r])
         breakdown = self.breakdown(
             layout, [stages[i] for i in own[rank]], step_s, message_s, exposed[rank] + publish_s,
-            optimizer_s, fixed_s + sums_s,
+            optimizer_s, fixed_s,
         )  # fmt: skip
         return step_s, breakdown
 
@@ -387,7 +464,7 @@ class StackModel:
     def _overlap_ratio(self, stages: Sequence[StageTimes]) -> float:
         """How long an overlapped forward and backward take together, over one after the other:
         the dispatch of the one hides behind the computation of the other (DualPipe)."""
-        passes = [p for one in stages for p in (one.forward, one.backward_input, one.again)]
+        passes = [p for one in stages for p in (one.forward, one.backward_input)]
         whole_s = sum(one.total_s for one in passes) + sum(
             one.backward_weight.total_s for one in stages
         )
@@ -517,6 +594,14 @@ class StackModel:
     def stage_bytes(self, layout: Layout) -> tuple[StageBytes, ...]:
         """Each virtual stage on its own; the stages need not cover the model."""
         return tuple(self._stage_bytes(layout, None))
+
+    def most_live_bytes(self, layout: Layout) -> float:
+        """What tensors of a rank may take up at most for the verdict ``fits``."""
+        return self._memory.most_live_bytes(layout, self.capacity_bytes)
+
+    def gathered_bytes(self, wholes: Sequence[float], gradient: float) -> float:
+        """See `StackMemory.gathered_bytes`."""
+        return self._memory.gathered_bytes(wholes, gradient)
 
     def memory_of_kind(self, layout: Layout, kind: MemoryKind) -> tuple[int, ...]:
         """Peak bytes of each pipeline rank as a kind of measurement reads them.

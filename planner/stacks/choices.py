@@ -1,7 +1,8 @@
 """`StackChoices`: everything that is decided about a layout on a software stack.
 
-Decided in four steps, each of which narrows the price down: the grid of ranks with its micro-batch,
-the shape of a layer on a rank, what is recomputed and sharded, and the pipeline.
+Decided in steps, each of which narrows the price down: how a layer is cut and the ranks that share
+and repeat it, what is sharded over copies, the pipeline, and last where its stages start and what
+each recomputes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from shardwright.planner.layout_text import CP_KINDS, SCHEDULES, recompute_from
+from shardwright.planner.layout_text import CP_KINDS, RANK_ORDERS, SCHEDULES, recompute_from
 from shardwright.planner.problem import Problem
 from shardwright.specs import Layout
 
@@ -36,6 +37,20 @@ class Cut(NamedTuple):
     etp: int
 
 
+class State(NamedTuple):
+    """What is sharded over copies of the model, what is in host memory, and how copies lie."""
+
+    zero: int
+    shard_degree: int
+    """Ranks that share one copy; 1 where zero is 0."""
+    expert_shard_degree: int
+    reshard: bool
+    """ZeRO 3: weights are gathered again for backward."""
+    offload: str
+    """``none``, or what is offloaded, joined by +."""
+    rank_order: str
+
+
 class Pipeline(NamedTuple):
     """A schedule with its virtual stages per rank."""
 
@@ -44,47 +59,86 @@ class Pipeline(NamedTuple):
     vpp: int
 
 
+class Leaf(NamedTuple):
+    """A layout but for its boundaries, its recomputation and the chunks of its loss."""
+
+    grid: Grid
+    cut: Cut
+    state: State
+    pipeline: Pipeline
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the schedule splits the backward pass."""
+        return self.pipeline.schedule not in _UNSPLIT
+
+
+_UNSPLIT = ("none", "gpipe", "1f1b", "interleaved-1f1b")
 _POLICIES = ("none", "selective", "full")
-SPLITS = ("balanced", "even")
-"""How layers are split over stages: by priced time, or as many units as can be in each."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackChoices:
-    """One choice of everything; boundaries follow from ``split`` and the prices."""
+    """One choice of everything."""
 
     grid: Grid
     cut: Cut
-    zero: int
-    recompute: str
+    state: State
     pipeline: Pipeline
-    split: str
+    loss_chunks: int
+    starts: tuple[int, ...]
+    """The first unit (embedding, layers, head) of stages 1, 2, ..."""
+    recompute: tuple[str, ...]
+    """By stage, as `layout_text` spells policies."""
+
+    @property
+    def leaf(self) -> Leaf:
+        """All but what follows from it as the best."""
+        return Leaf(self.grid, self.cut, self.state, self.pipeline)
 
     @property
     def key(self) -> tuple[Any, ...]:
         """What orders equally good choices: the smaller key is the plainer layout."""
-        grid, cut = self.grid, self.cut
-        policy = self.recompute.partition(":")[0].partition("/")[0]
+        grid, cut, state = self.grid, self.cut, self.state
+        heaviest = max(_POLICIES.index(one.partition(":")[0]) for one in self.recompute)
         return (
             *(grid.tp, grid.cp, grid.pp, self.pipeline.vpp, grid.dp, cut.ep, cut.etp),
-            *(grid.micro_batch, self.zero, int(cut.sequence_parallel)),
-            *(_POLICIES.index(policy), self.recompute, CP_KINDS.index(cut.cp_kind)),
-            ("none", *SCHEDULES).index(self.pipeline.schedule),
-            SPLITS.index(self.split),
+            *(grid.micro_batch, state.zero, int(cut.sequence_parallel), heaviest),
+            *(state.offload != "none", state.offload, -state.shard_degree, not state.reshard),
+            *(RANK_ORDERS.index(state.rank_order), CP_KINDS.index(cut.cp_kind)),
+            *(("none", *SCHEDULES).index(self.pipeline.schedule), self.loss_chunks),
+            *(self.recompute, self.starts),
         )
 
-    def layout(
-        self, problem: Problem, boundaries: tuple[int, ...], others: Mapping[str, Any]
-    ) -> Layout:
-        """The layout whose stages start at these layers; ``others``: fields that have one value."""
-        grid, cut, pipeline = self.grid, self.cut, self.pipeline
+    def layout(self, problem: Problem, others: Mapping[str, Any]) -> Layout:
+        """The layout; ``others``: fields that are not searched."""
+        grid, pipeline = self.grid, self.pipeline
         return Layout.of(
             problem.model, problem.training,
-            boundaries=boundaries,
-            recompute=recompute_from(self.recompute, grid.pp * pipeline.vpp),
+            boundaries=tuple(unit - 1 for unit in self.starts),
+            recompute=recompute_from("/".join(self.recompute), grid.pp * pipeline.vpp),
             tp=grid.tp, cp=grid.cp, pp=grid.pp, dp=grid.dp, micro_batch=grid.micro_batch,
-            cp_kind=cut.cp_kind, ep=cut.ep, etp=cut.etp, sequence_parallel=cut.sequence_parallel,
-            zero=self.zero, vpp=pipeline.vpp,
+            vpp=pipeline.vpp, loss_chunks=self.loss_chunks,
             schedule=None if pipeline.schedule == "none" else pipeline.schedule,
-            **others,
+            **cut_fields(self.cut), **state_fields(self.state), **others,
         )  # fmt: skip
+
+
+def cut_fields(cut: Cut) -> dict[str, Any]:
+    """As `Layout.of` takes them."""
+    return {
+        "sequence_parallel": cut.sequence_parallel, "cp_kind": cut.cp_kind, "ep": cut.ep,
+        "etp": cut.etp,
+    }  # fmt: skip
+
+
+def state_fields(state: State) -> dict[str, Any]:
+    """As `Layout.of` takes them."""
+    return {
+        "zero": state.zero,
+        "zero_shard_degree": state.shard_degree,
+        "expert_zero_shard_degree": state.expert_shard_degree,
+        "reshard_after_forward": state.reshard,
+        "offload": () if state.offload == "none" else tuple(state.offload.split("+")),
+        "rank_order": state.rank_order,
+    }

@@ -1,31 +1,42 @@
-"""Prices of partial layouts, each made once: what the search and its first dive look at."""
+"""Prices of partial layouts, each made once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 from dataclasses import dataclass
 
 from shardwright.cost_models.stacks.step import StackModel
+from shardwright.cost_models.stacks.updates import Trained
 from shardwright.planner.problem import Problem
-from shardwright.planner.stacks.bounds import ENDLESS_TOKENS, PerToken, PipelineBound, per_token
-from shardwright.planner.stacks.choices import SPLITS, Cut, Grid, Pipeline
+from shardwright.planner.stacks.choices import Cut, Grid, Leaf, State
 from shardwright.planner.stacks.space import StackSpace
-from shardwright.planner.stacks.splits import balanced_split, even_split
-from shardwright.planner.stacks.units import UnitBytes, UnitPricer, UnitTimes
+from shardwright.planner.stacks.units import (
+    ALONE,
+    Sums,
+    UnitAgain,
+    UnitPricer,
+    UnitState,
+    UnitTimes,
+    rank_trained,
+)
+from shardwright.specs import Layout, ScheduleName
+from shardwright.specs.layout import V_SHAPED, place_stages
 from shardwright.specs.ranges import MOST_SEQUENCES
+
+ENDLESS_TOKENS = 2**21
+"""Of the micro-batch that stands for an endless one."""
+_ENDLESS_SLACK = 0.01
+"""By which it may still lie above: of 2^14 tiles in a row the last may be empty, and of 10^2 waves
+of the smaller products."""
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
-    """A pipeline with its stages."""
+class After:
+    """What follows the last micro-batch of a rank, as if nothing hid it."""
 
-    pipeline: Pipeline
-    split: str
-    starts: tuple[int, ...]
-    """The first unit of stages 1, 2, ..."""
-    bound_s: float
-    needed_bytes: float
-    """A bound as well."""
+    reduction_s: float
+    publish_s: float
+    optimizer_s: float
 
 
 class StackPrices:
@@ -33,116 +44,248 @@ class StackPrices:
 
     def __init__(self, problem: Problem, space: StackSpace, pricer: StackModel) -> None:
         self.problem, self.space, self.pricer = problem, space, pricer
-        self.others = space.others
-        self.has_offload = bool(self.others.get("offload"))
-        """Then what is held is bounded by nothing."""
-        self._units = UnitPricer(problem, pricer)
-        policies = space.recomputes
-        self._leanest = "full" if any("full" in policy for policy in policies) else policies[-1]
+        self.units = UnitPricer(problem, pricer, space.others)
         self._times: dict[tuple[object, ...], UnitTimes] = {}
-        self._bytes: dict[tuple[object, ...], UnitBytes] = {}
-        self._least: dict[tuple[object, ...], PerToken] = {}
-        self._cuts: dict[tuple[object, ...], list[tuple[Cut, PerToken]]] = {}
+        self._again: dict[tuple[object, ...], UnitAgain] = {}
+        self._shards: dict[tuple[object, ...], tuple[Sums, Sums]] = {}
+        self._states: dict[tuple[object, ...], UnitState] = {}
+        self._frames: dict[tuple[object, ...], Layout] = {}
+        self._after: dict[tuple[object, ...], After] = {}
+        self._most_live: dict[tuple[object, ...], float] = {}
+        self._hulls: dict[tuple[object, ...], tuple[tuple[float, float], ...]] = {}
+        self._gathering: dict[tuple[object, ...], tuple[float, ...]] = {}
+        self._messages: dict[tuple[object, ...], tuple[float, ...]] = {}
+        self._unit_s: dict[tuple[object, ...], tuple[float, ...]] = {}
+        self._moments: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._ratios: dict[tuple[object, ...], float] = {}
+        self._endless: dict[tuple[object, ...], float] = {}
+        self._cuts: dict[tuple[object, ...], list[tuple[Cut, float]]] = {}
 
-    def fits(self, needed_bytes: float) -> bool:
-        """Whether so much may fit."""
-        return self.has_offload or needed_bytes <= self.pricer.capacity_bytes
+    # Of the layers of a shape, whatever the pipeline and the copies
 
-    def alone(self) -> tuple[float, float]:
-        """Kernels of a micro-batch and bytes of state on one rank alone: no grid has less."""
-        grid, cut = Grid(1, 1, 1, 1, 1, 1), Cut(False, "ring", 1, 1)
-        total = self._units.times(grid, cut, "none", 0, {}).total
-        state = self._units.bytes(grid, cut, "none", 0, {}).state
-        return total["forward_kernels"] + total["kernels"], float(state[-1])
+    def times(self, grid: Grid, cut: Cut) -> UnitTimes:
+        """Without recomputation."""
+        key = _shape(grid, cut)
+        if key not in self._times:
+            self._times[key] = self.units.times(_plain(grid), cut)
+        return self._times[key]
+
+    def again(self, grid: Grid, cut: Cut, recompute: str, loss_chunks: int = 1) -> UnitAgain:
+        """Under one policy."""
+        key = (*_shape(grid, cut), recompute, loss_chunks)
+        if key not in self._again:
+            self._again[key] = self.units.again(_plain(grid), cut, recompute, loss_chunks)
+        return self._again[key]
+
+    def measured_ratio(self, grid: Grid, cut: Cut) -> float:
+        """Measured over predicted seconds of such layers; 1 where none were measured."""
+        key = _shape(grid, cut)
+        if key not in self._ratios:
+            layout = self.units.probe(_plain(grid), cut, ALONE)
+            self._ratios[key] = self.pricer.measured_ratio(layout)
+        return self._ratios[key]
 
     def tokens(self, grid: Grid) -> float:
         """Of a micro-batch on one rank, before tensor parallelism."""
         return grid.micro_batch * self.problem.training.seq_len / grid.cp
 
-    def _per_token(self, tp: int, cp: int, cut: Cut) -> PerToken:
-        """What no micro-batch has less of for a token."""
-        base = self._endless(tp, 1, cut._replace(cp_kind="ring"))
-        if cp == 1:
-            return base
-        # Attention alone sees cp, and experts alone see ep and etp.
-        plain = cut._replace(ep=1, etp=1)
-        apart, whole = self._endless(tp, cp, plain), self._endless(tp, 1, plain)
-        more_s = max(0.0, apart.work_s - whole.work_s)
-        return PerToken(base.work_s + more_s, base.saved_bytes, base.moment_bytes)
+    def least_token_s(self, grid: Grid, cut: Cut) -> float:
+        """Work for each token where micro-batches are endless.
 
-    def _endless(self, tp: int, cp: int, cut: Cut) -> PerToken:
-        if cp == 1:
-            cut = cut._replace(cp_kind="ring")
+        Tiles and waves of matrix products are full then, and latencies are nothing: no micro-batch
+        has less for a token. Context parallelism adds messages and shortens attention's inner loop.
+        """
+        base_s = self._of_endless(grid.tp, 1, cut._replace(cp_kind="ring"))
+        if grid.cp > 1:
+            # Attention alone sees cp, and experts alone see ep and etp.
+            plain = cut._replace(ep=1, etp=1)
+            apart_s = self._of_endless(grid.tp, grid.cp, plain)
+            whole_s = self._of_endless(grid.tp, 1, plain._replace(cp_kind="ring"))
+            base_s += max(0.0, apart_s - whole_s)
+        return base_s * (1 - _ENDLESS_SLACK) * self._least_ratio
+
+    @property
+    def _least_ratio(self) -> float:
+        ratios = [v for k, v in self.pricer.parameters.items() if k.startswith("layer.")]
+        return min([1.0, *ratios])
+
+    def _of_endless(self, tp: int, cp: int, cut: Cut) -> float:
         key = (tp, cp, cut)
-        if key not in self._least:
-            seq_len, policy = self.problem.training.seq_len, self.policy(self._leanest)
+        if key not in self._endless:
+            seq_len = self.problem.training.seq_len
             size = min(max(1, ENDLESS_TOKENS * cp // seq_len), MOST_SEQUENCES)
             grid = Grid(tp, cp, 1, 1, size, 1)
-            self._least[key] = per_token(
-                self._units.times(grid, cut, "none", 0, self.others),
-                self._units.bytes(grid, cut, policy, 0, self.others),
-                size * seq_len / cp,
-            )
-        return self._least[key]
+            one = self.units.times(grid, cut)
+            work_s = one.forward_s[-1] + one.input_s[-1] + one.weight_s[-1]
+            self._endless[key] = work_s / self.tokens(grid)
+        return self._endless[key]
 
-    def ordered_cuts(self, grid: Grid) -> list[tuple[Cut, PerToken]]:
-        """Valid cuts of a grid, the least work for a token first."""
-        key = (grid.tp, grid.cp, grid.dp, grid.micro_batch if "loss_chunks" in self.others else 0)
+    def ordered_cuts(self, grid: Grid) -> list[tuple[Cut, float]]:
+        """Valid cuts of a grid with the least work for a token, the least of it first."""
+        key = (
+            grid.tp,
+            grid.cp,
+            grid.dp,
+            grid.micro_batch if "loss_chunks" in self.space.fixed else 0,
+        )
         if key not in self._cuts:
-            cuts = [
-                (cut, self._per_token(grid.tp, grid.cp, cut)) for cut in self.space.valid_cuts(grid)
-            ]
-            self._cuts[key] = sorted(cuts, key=lambda pair: (pair[1].work_s, pair[0]))
+            cuts = [(cut, self.least_token_s(grid, cut)) for cut in self.space.valid_cuts(grid)]
+            self._cuts[key] = sorted(cuts, key=lambda pair: (pair[1], pair[0]))
         return self._cuts[key]
 
-    def policy(self, recompute: str) -> str:
-        """The policy at which units are priced: where only some recompute, all do."""
-        return "full" if "/" in recompute or "full" in recompute else recompute
+    @property
+    def leanest_policies(self) -> list[str]:
+        """Those that may keep least of any unit."""
+        kinds = self._open_policies
+        return ["full"] if "full" in kinds else kinds
 
-    def times(self, grid: Grid, cut: Cut, recompute: str, zero: int) -> UnitTimes:
-        """Of units; pp has no part in it, and dp none but where weights are gathered."""
-        grid = grid._replace(pp=1, num_microbatches=1)
-        if zero < 2:
-            grid, zero = grid._replace(dp=1), 0
-        key = (grid, cut, recompute, zero)
-        if key not in self._times:
-            self._times[key] = self._units.times(grid, cut, recompute, zero, self.others)
-        return self._times[key]
+    def least_moments(self, grid: Grid, cut: Cut) -> tuple[float, float]:
+        """What a layer with the least, and the head, have on top while they run backward."""
+        key = _shape(grid, cut)
+        if key not in self._moments:
+            policies = [self.again(grid, cut, policy) for policy in self.leanest_policies]
+            layer = min(min(one.working_bytes[1:-1]) for one in policies)
+            chunks = self.space.loss_chunks[-1]
+            head = min(
+                self.again(grid, cut, policy, chunks).working_bytes[-1]
+                for policy in self.leanest_policies
+            )
+            self._moments[key] = layer, head
+        return self._moments[key]
 
-    def bytes(self, grid: Grid, cut: Cut, recompute: str, zero: int) -> UnitBytes:
-        key = (grid._replace(pp=1, num_microbatches=1), cut, recompute, zero)
-        if key not in self._bytes:
-            self._bytes[key] = self._units.bytes(grid, cut, recompute, zero, self.others)
-        return self._bytes[key]
+    def recompute_hull(self, leaf: Leaf, unit: int) -> tuple[tuple[float, float], ...]:
+        """(seconds computed again, bytes still kept) of a unit: the policies that no mix of others
+        beats, the shortest first. Seconds are with what shows of gathering and moving meanwhile, at
+        the least: behind as much computing as could be."""
+        grid, cut, state = leaf.grid, leaf.cut, leaf.state
+        is_offloaded, kind = "activations" in state.offload, self.units.kind_of_unit[unit]
+        gathering_s = self._gathering_s(leaf)[kind] if state.zero >= 2 else 0.0
+        key = (*_shape(grid, cut), kind, is_offloaded, gathering_s)
+        if key not in self._hulls:
+            ratio, points = self.measured_ratio(grid, cut), []
+            for policy in self._open_policies:
+                again = self.again(grid, cut, policy)
+                kept = again.saved_bytes[unit + 1] - again.saved_bytes[unit]
+                beside_s = gathering_s + is_offloaded * self.pricer.moving_s(2 * kept)
+                shown_s = self.pricer.exposed_s(beside_s, beside_s, gradients=None)
+                seconds = again.seconds[unit + 1] - again.seconds[unit] + shown_s
+                points.append((seconds * ratio, kept * (not is_offloaded)))
+            self._hulls[key] = _lower_hull(sorted(points))
+        return self._hulls[key]
 
-    def _starts(
-        self, times: UnitTimes, grid: Grid, pipeline: Pipeline, split: str
-    ) -> tuple[int, ...]:
-        fixed = self.space.fixed_boundaries
-        if fixed is not None:
-            return tuple(layer + 1 for layer in fixed)
-        num_stages = grid.pp * pipeline.vpp
-        if split == SPLITS[0]:
-            return balanced_split(times.total_s, num_stages)
-        return even_split(len(times.total_s), num_stages)
+    def _gathering_s(self, leaf: Leaf) -> tuple[float, ...]:
+        """Of one unit of each kind, what ZeRO gathers and scatters in both passes."""
+        grid, cut = leaf.grid, leaf.cut
+        state = leaf.state._replace(offload="none")
+        pp = grid.pp if state.rank_order != ALONE.rank_order else 1
+        key = (grid.tp, grid.cp, grid.dp, pp, cut.ep, cut.etp, state)
+        if key not in self._gathering:
+            probe = self.units.probe(grid._replace(pp=pp, micro_batch=1), cut, state)
+            self._gathering[key] = self.pricer.gathering_s(probe)
+        return self._gathering[key]
 
-    def leaves(self, grid: Grid, cut: Cut, recompute: str, zero: int) -> Iterator[Leaf]:
-        """Every valid pipeline and split; of equal splits the first."""
-        policy = self.policy(recompute)
-        times, held = self.times(grid, cut, policy, zero), self.bytes(grid, cut, policy, zero)
-        width = self.problem.model.decoder.hidden_size
-        message_bytes = self.tokens(grid) * width * self.problem.training.dtypes.parameter_bytes
-        for pipeline in self.space.valid_pipelines(grid):
-            seen: set[tuple[int, ...]] = set()
-            for split in self.space.splits(pipeline, grid.pp):
-                starts = self._starts(times, grid, pipeline, split)
-                if starts in seen:
-                    continue
-                seen.add(starts)
-                bound = PipelineBound(
-                    times, grid, pipeline, starts, self.pricer, recomputes=policy == recompute
-                )
-                needed_bytes = bound.peak_bytes(held, message_bytes)
-                fits = self.fits(needed_bytes)
-                step_s = bound.step_s() if fits else 0.0
-                yield Leaf(pipeline, split, starts, step_s, needed_bytes)
+    @property
+    def _open_policies(self) -> list[str]:
+        parts = {part for policy in self.space.recomputes for part in policy.split("/")}
+        return sorted({"full" if part.startswith("full") else part for part in parts})
+
+    # Of what is sharded over copies
+
+    def shards(
+        self, grid: Grid, cut: Cut, state: State, recompute: str
+    ) -> tuple[Sums, Sums] | None:
+        """See `UnitPricer.shards`; None where nothing is beside the passes."""
+        if state.zero < 2 and state.offload == "none":
+            return None
+        pp = grid.pp if state.rank_order != ALONE.rank_order else 1
+        key = (*_shape(grid, cut), grid.dp, pp, state, recompute)
+        if key not in self._shards:
+            self._shards[key] = self.units.shards(grid._replace(pp=pp), cut, state, recompute)
+        return self._shards[key]
+
+    def state(self, grid: Grid, cut: Cut, state: State) -> UnitState:
+        """What units hold at all times."""
+        plain = state._replace(rank_order=ALONE.rank_order)
+        key = (grid.tp, grid.pp > 1, cut.ep, cut.etp, plain)
+        if key not in self._states:
+            self._states[key] = self.units.state(grid, cut, plain)
+        return self._states[key]
+
+    def frame(self, grid: Grid, cut: Cut, state: State) -> Layout:
+        """A layout over those ranks, whatever its stages."""
+        key = (grid.tp, grid.cp, grid.pp, grid.dp, cut.ep, cut.etp, state)
+        if key not in self._frames:
+            plain = self.units.probe(grid._replace(pp=1), cut, state)
+            self._frames[key] = plain.model_copy(update={"pp": grid.pp})
+        return self._frames[key]
+
+    def messages_s(self, leaf: Leaf) -> tuple[float, ...]:
+        """Of each boundary between virtual stages."""
+        grid, cut, pipeline = leaf.grid, leaf.cut, leaf.pipeline
+        name = ScheduleName(pipeline.schedule)
+        key = (grid._replace(num_microbatches=1), cut, leaf.state.rank_order, name in V_SHAPED,
+               pipeline.vpp)  # fmt: skip
+        if key not in self._messages:
+            count = grid.pp * pipeline.vpp
+            stages = place_stages([0] * count, 0, grid.pp, name)
+            frame = self.frame(grid, cut, leaf.state).model_copy(update={"stages": stages})
+            self._messages[key] = self.pricer.messages_s(frame)
+        return self._messages[key]
+
+    def unit_s(self, grid: Grid, cut: Cut) -> tuple[float, ...]:
+        """Of each unit forward and backward, on the device."""
+        key = _shape(grid, cut)
+        if key not in self._unit_s:
+            one = self.times(grid, cut)
+            totals = map(sum, zip(one.forward_s, one.input_s, one.weight_s, strict=True))
+            self._unit_s[key] = tuple(b - a for a, b in itertools.pairwise(totals))
+        return self._unit_s[key]
+
+    def message_bytes(self, grid: Grid, cut: Cut, state: State) -> float:
+        """What a stage sends to the next."""
+        if grid.pp == 1:
+            return 0.0
+        return self.pricer.message_bytes(self.frame(grid, cut, state))
+
+    def after(self, grid: Grid, cut: Cut, state: State, trained: Trained) -> After:
+        """What follows the last micro-batch of a rank that trains so much."""
+        key = (grid.tp, grid.cp, grid.pp, grid.dp, cut.ep, cut.etp, state, trained)
+        if key not in self._after:
+            frame = self.frame(grid, cut, state)
+            self._after[key] = After(*self.pricer.update_seconds(frame, trained))
+        return self._after[key]
+
+    def least_after(self, grid: Grid, cut: Cut, state: State) -> After:
+        """What follows on the rank that trains most, at the least."""
+        return self.after(grid, cut, state, rank_trained(self.state(grid, cut, state), grid.pp))
+
+    def most_live_bytes(self, grid: Grid, cut: Cut) -> float:
+        """What tensors of a rank may take up at most."""
+        key = (grid.tp > 1, grid.cp > 1, grid.dp * grid.cp > 1, grid.pp > 1, cut.ep > 1)
+        if key not in self._most_live:
+            frame = self.frame(grid, cut, ALONE)
+            self._most_live[key] = self.pricer.most_live_bytes(frame)
+        return self._most_live[key]
+
+
+def _lower_hull(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Of points in ascending order: those below every line between two others."""
+    hull: list[tuple[float, float]] = []
+    for x, y in points:
+        if hull and y >= hull[-1][1]:
+            continue
+        while len(hull) > 1:
+            (x0, y0), (x1, y1) = hull[-2:]
+            if (y1 - y0) * (x - x0) < (y - y0) * (x1 - x0):
+                break
+            hull.pop()
+        hull.append((x, y))
+    return tuple(hull)
+
+
+def _plain(grid: Grid) -> Grid:
+    return grid._replace(pp=1, dp=1, num_microbatches=1)
+
+
+def _shape(grid: Grid, cut: Cut) -> tuple[object, ...]:
+    return grid.tp, grid.cp, grid.micro_batch, cut

@@ -1,36 +1,50 @@
 """The best layout on a software stack, with proof: bound, simulate in order of the bound.
 
-Best-first branch and bound over the four steps of `choices`. A node's key is the bound of its
-parent until it comes to the top and is priced itself; whole nodes go where not even their leanest
-layout fits. The search ends when no key is below the best simulated step: nothing left can then be
-better *under this model*.
+Best-first branch and bound. A node is a shape of layers on a rank, then that shape with the ranks
+that share and repeat it, then a leaf: all but boundaries and recomputation, which its solver gives
+in the order of a bound. A node's key is the bound of its parent until it comes to the top and is
+bounded itself; whole nodes go where not even their leanest layout fits. The search ends when no key
+is below the best simulated step: nothing left can then be better *under this model*.
 """
 
 from __future__ import annotations
 
+import gc
 import heapq
 import itertools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from shardwright.cost_models.stacks.step import StackModel
+from shardwright.planner.layout_text import RANK_ORDERS
 from shardwright.planner.problem import Constraints, Problem
-from shardwright.planner.search import MAX_TIES, RUNNER_UP_SIMULATIONS, TOLERANCE, Progress
-from shardwright.planner.stacks.bounds import SLACK, mean_bytes, work_bound_s
-from shardwright.planner.stacks.choices import Cut, Grid, StackChoices
-from shardwright.planner.stacks.dives import dives
-from shardwright.planner.stacks.prices import Leaf, StackPrices
+from shardwright.planner.search import MAX_TIES, TOLERANCE, Progress
+from shardwright.planner.stacks.bounds import (
+    ShapeWork,
+    after_bound_s,
+    room_of,
+    shape_work,
+    step_bound_s,
+)
+from shardwright.planner.stacks.choices import Cut, Grid, Leaf, Pipeline, StackChoices, State
+from shardwright.planner.stacks.leaves import LeafSolver
+from shardwright.planner.stacks.partition import SLACK, Split
+from shardwright.planner.stacks.prices import StackPrices
 from shardwright.planner.stacks.space import StackSpace
-from shardwright.specs import Candidate, Certificate, Layout
+from shardwright.planner.stacks.stages import StagePricer
+from shardwright.specs import Candidate, Certificate, Layout, ScheduleName
+from shardwright.specs.layout import V_SHAPED
 
 _LEVEL = 0.01
 """Bounds that differ by less (relative) are one level, within which the deepest node goes first."""
-_RUNNER_UP_NODES = 2000
+_RUNNER_UP_NODES = 400
 """How many more nodes are opened for runners-up once the best is proven."""
-_DIVES, _FITTING_DIVES = 1500, 12
-"""How many guesses are looked at first, and how many of them that fit are enough."""
+_RUNNER_UP_SIMULATIONS = 24
+_DIVES = 12
+"""Simulations of plain layouts before the search proper."""
+_PLAIN_SCHEDULES = ("none", "1f1b", "interleaved-1f1b")
 _PATIENCE, _LEAST_PATIENCE_S = 2.0, 10.0
 """Where nothing fits so far, a search goes on for so many times its limit, and so long at least."""
 
@@ -60,17 +74,35 @@ class StackResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
-    """A partial choice: of the fields that are None, everything is still open."""
+class _Shape:
+    """Layers on a rank, and the grids that they may be part of."""
+
+    cut: Cut
+    grids: tuple[Grid, ...]
+    work: ShapeWork | None = None
+    """None until it is priced."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A shape on one grid; its leaves are listed when it comes to the top."""
 
     grid: Grid
-    next_cut: int = 0
-    """Of `StackPrices.ordered_cuts`, the first that is still open; where ``cut`` is None."""
-    cut: Cut | None = None
-    zero: int | None = None
-    recompute: str | None = None
-    leaf: Leaf | None = None
-    is_priced: bool = False
+    cut: Cut
+    work: ShapeWork
+
+
+@dataclass(slots=True)
+class _Open:
+    """A leaf with its solver, None until it comes to the top."""
+
+    leaf: Leaf
+    work: ShapeWork
+    solver: LeafSolver | None = None
+
+
+_Node = _Shape | _Pair | _Open
+_DEPTH: dict[type, int] = {_Shape: 0, _Pair: 1, _Open: 2}
 
 
 def search_stacks(
@@ -84,7 +116,14 @@ def search_stacks(
     Raises:
         InputError: constraints that leave no layout.
     """
-    return _Search(problem, constraints, pricer, progress or (lambda _: None)).run()
+    # Millions of small objects live as long as the search: to look for cycles among them is vain.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return _Search(problem, constraints, pricer, progress or (lambda _: None)).run()
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @dataclass
@@ -95,11 +134,8 @@ class _Search:
     progress: Callable[[Progress], None]
     opened: int = 0
     """Nodes that came to the top."""
-    simulated: int = 0
-    broken: int = 0
-    """Layouts that turned out to break a rule when their boundaries were known."""
-    excluded_by_memory: int = 0
-    excluded_by_dominance: int = 0
+    simulations: int = 0
+    """Of leaves that were simulated, all boundaries and recomputations that were."""
     found: list[StackPriced] = field(default_factory=list)
     best: StackPriced | None = None
     heap: list[tuple[float, int, float, int, _Node]] = field(default_factory=list)
@@ -110,10 +146,13 @@ class _Search:
         self.space = StackSpace(self.problem, self.constraints)
         self.prices = StackPrices(self.problem, self.space, self.pricer)
         self.counter = itertools.count()
-        self.done: set[tuple[object, ...]] = set()
-        """Keys of what was simulated."""
+        self.simulated: set[Leaf] = set()
+        """Leaves with a layout that was simulated."""
         self.aside: list[tuple[float, _Node]] = []
         """What cannot become the best, for runners-up."""
+        self._stages: dict[tuple[object, ...], StagePricer] = {}
+        self._too_big: set[Leaf] = set()
+        """Leaves of which no layout fits."""
         self.is_proving, self.is_diving = True, False
 
     # The books
@@ -122,31 +161,25 @@ class _Search:
     def best_step_s(self) -> float:
         return math.inf if self.best is None else self.best.step_s
 
+    def limit_s(self) -> float:
+        """A step that is not worth reaching."""
+        return self.best_step_s * (1 - TOLERANCE) if self.is_proving else math.inf
+
     @property
     def least_bound_s(self) -> float:
         """Nothing that is left is faster: the floor of the first node's level."""
         return self.heap[0][0] if self.heap else math.inf
 
-    def _count(self, node: _Node) -> int:
-        """Layouts by the rules below a node whose cut is known."""
-        grid, space = node.grid, self.space
-        assert node.cut is not None
-        if node.recompute is None:
-            leaves = space.num_leaves(grid, space.valid_pipelines(grid))
-            return leaves * len(space.valid_zeros(grid, node.cut))
-        return sum(len(space.splits(p, grid.pp)) for p in space.valid_pipelines(grid))
-
     def _push(self, bound_s: float, node: _Node) -> None:
         """Into the heap, or aside where it cannot become the best."""
         bound_s = max(bound_s, 1e-12)
-        if self.is_proving and bound_s >= self.best_step_s * (1 - TOLERANCE):
+        if bound_s >= self.limit_s():
             self.aside.append((bound_s, node))
             return
-        depth = sum(value is not None for value in (node.cut, node.recompute, node.leaf))
         floor_s = bound_s
         if self.is_proving:
             floor_s = math.exp(math.floor(math.log(bound_s) / _LEVEL) * _LEVEL) * (1 - 1e-12)
-        entry = (floor_s, -depth - node.is_priced, bound_s, next(self.counter), node)
+        entry = (floor_s, -_DEPTH[type(node)], bound_s, next(self.counter), node)
         heapq.heappush(self.heap, entry)
 
     # The search
@@ -154,54 +187,42 @@ class _Search:
     def run(self) -> StackResult:
         if self.space.valid:
             self._dive()
-            self._push_grids()
+            self._push_shapes()
         self._advance_until(lambda: self._is_proven() or self._is_late())
         optimal, least_bound_s = self._is_proven(), self.least_bound_s
         gap = 0.0 if optimal else (
             max(0.0, 1 - least_bound_s / self.best_step_s) if self.best else 1.0
         )  # fmt: skip
+        certificate = self._certificate(optimal, gap)
         if optimal:
             self._find_runners_up()
         ranking = self._distinct(self.found, self.constraints.top)
         return StackResult(
             tuple(map(self._candidate, ranking)), tuple(map(self._candidate, self._ties())),
-            self._certificate(optimal, gap),
+            certificate,
         )  # fmt: skip
 
     def _dive(self) -> None:
-        """Simulate what looks best, so that there is an answer early; nothing is excluded here."""
+        """Look at plain states and schedules alone, to have a good layout early."""
         self.is_diving = True
-        tested = fitting = 0
-        for guess_s, grid, cut, recompute, zero in dives(self.space, self.prices):
-            is_over = tested == _DIVES or fitting == _FITTING_DIVES or self._is_late()
-            if is_over or guess_s >= self.best_step_s:
-                break
-            tested += 1
-            self.progress(Progress(self.simulated, self.best_step_s, 0.0))
-            held = self.prices.bytes(grid, cut, self.prices.policy(recompute), zero)
-            if not self.prices.fits(mean_bytes(held, grid)):
-                continue
-            known = self.simulated
-            leaves = [
-                leaf for leaf in self.prices.leaves(grid, cut, recompute, zero)
-                if self.prices.fits(leaf.needed_bytes)
-            ]  # fmt: skip
-            for leaf in sorted(leaves, key=lambda leaf: leaf.bound_s)[:2]:
-                self._simulate(_Node(grid, cut=cut, zero=zero, recompute=recompute, leaf=leaf))
-            fitting += self.simulated > known
+        self._push_shapes()
+        self._advance_until(
+            lambda: self.simulations >= _DIVES or self._is_proven() or self._is_late()
+        )
         self.is_diving = False
+        self.heap, self.aside, self._too_big = [], [], set()
 
     def _find_runners_up(self) -> None:
         """Go on in strict order of the bounds, for a while."""
         self.is_proving = False
         nodes = [*self.aside, *((entry[2], entry[4]) for entry in self.heap)]
         self.aside, self.heap = [], []
-        for bound_s, node in nodes:
+        for bound_s, node in heapq.nsmallest(_RUNNER_UP_NODES, nodes, key=lambda one: one[0]):
             self._push(bound_s, node)
-        last, last_node = self.simulated + RUNNER_UP_SIMULATIONS, self.opened + _RUNNER_UP_NODES
+        last, last_node = self.simulations + _RUNNER_UP_SIMULATIONS, self.opened + _RUNNER_UP_NODES
         self._advance_until(
             lambda: (
-                self.simulated >= last
+                self.simulations >= last
                 or self.opened >= last_node
                 or self._runners_up_are_proven()
                 or self._is_late()
@@ -211,117 +232,158 @@ class _Search:
     def _advance_until(self, is_done: Callable[[], bool]) -> None:
         while self.heap and not is_done():
             _, _, bound_s, _, node = heapq.heappop(self.heap)
-            if self.is_proving and bound_s >= self.best_step_s * (1 - TOLERANCE):
+            if bound_s >= self.limit_s():
                 self.aside.append((bound_s, node))
                 continue
             self.opened += 1
             least_s = min(bound_s, self.best_step_s)
-            self.progress(Progress(self.simulated, self.best_step_s, least_s))
-            if node.leaf is not None:
-                self._simulate(node)
-            elif node.cut is None:
-                self._take_cut(bound_s, node)
-            elif not node.is_priced:
-                self._price(bound_s, node, node.cut)
-            elif node.recompute is None:
-                self._push_policies(bound_s, node, node.cut)
+            self.progress(Progress(self.simulations, self.best_step_s, least_s))
+            if isinstance(node, _Open):
+                self._solve(bound_s, node)
+            elif isinstance(node, _Pair):
+                self._push_leaves(bound_s, node)
+            elif node.work is None:
+                self._price_shape(bound_s, node)
             else:
-                self._open_pipelines(bound_s, node, node.cut)
+                self._push_pairs(node, node.work)
 
-    def _push_grids(self) -> None:
-        """Every grid, at what the host has to launch on any; none where not even all devices
-        together can hold the model."""
-        kernels, state = self.prices.alone()
-        if not self.prices.fits(state / self.problem.world):
-            self.excluded_by_memory += self.space.num_by_the_rules
-            return
+    def _push_shapes(self) -> None:
+        """Every shape, at the least work for each token."""
+        groups: dict[tuple[int, int, int], list[Grid]] = {}
         for grid in self.space.valid:
-            host_s = self.pricer.at_host_pace_s(0.0, kernels, grid.tp)
-            self._push(host_s * grid.num_microbatches / grid.pp, _Node(grid))
+            groups.setdefault((grid.tp, grid.cp, grid.micro_batch), []).append(grid)
+        for grids in groups.values():
+            by_cut: dict[Cut, list[Grid]] = {}
+            token_s: dict[Cut, float] = {}
+            for grid in grids:
+                for cut, least_s in self.prices.ordered_cuts(grid):
+                    by_cut.setdefault(cut, []).append(grid)
+                    token_s[cut] = least_s
+            for cut, own in by_cut.items():
+                # The same for every grid: m / pp is what the world leaves of the batch.
+                passes = own[0].num_microbatches / own[0].pp
+                bound_s = token_s[cut] * self.prices.tokens(own[0]) * passes
+                self._push(bound_s, _Shape(cut, tuple(own)))
 
-    def _take_cut(self, bound_s: float, node: _Node) -> None:
-        """Open the next cut of a grid, and keep the others for later."""
-        grid, tokens = node.grid, self.prices.tokens(node.grid)
-        cuts = self.prices.ordered_cuts(grid)
-        cut, least = cuts[node.next_cut]
-        own_s = max(bound_s, least.work_s * tokens * grid.num_microbatches / grid.pp)
-        if own_s > bound_s * (1 + SLACK):
-            self._push(own_s, node)
-            return
-        if node.next_cut + 1 < len(cuts):
-            self._push(bound_s, replace(node, next_cut=node.next_cut + 1))
-        child = _Node(grid, cut=cut)
-        held = tokens * max(least.saved_bytes / grid.pp, least.moment_bytes)
-        if not self.prices.fits(held):
-            self.excluded_by_memory += self._count(child)
-            return
-        self._push(own_s, child)
+    def _price_shape(self, bound_s: float, node: _Shape) -> None:
+        grid = node.grids[0]
+        work = shape_work(self.prices, grid, node.cut)
+        own_s = work.total_s * grid.num_microbatches / grid.pp * work.overlap_ratio * (1 - SLACK)
+        self._push(max(bound_s, own_s), _Shape(node.cut, node.grids, work))
 
-    def _price(self, bound_s: float, node: _Node, cut: Cut) -> None:
-        """Bound a cut, or what is recomputed and sharded in it."""
-        grid = node.grid
-        if node.recompute is None:
-            own_s = work_bound_s(self.prices.times(grid, cut, "none", 0), grid, self.pricer)
-            self._push(max(bound_s, own_s), replace(node, is_priced=True))
-            return
-        assert node.zero is not None
-        policy, zeros = self.prices.policy(node.recompute), self.space.valid_zeros(grid, cut)
-        fewer = [zero for zero in zeros if zero < node.zero]
-        held = self.prices.bytes(grid, cut, policy, node.zero)
-        if not self.prices.fits(mean_bytes(held, grid)):
-            # Where less is sharded, more is held.
-            self.excluded_by_memory += self._count(node) * (1 + len(fewer))
-            return
-        if fewer:
-            self._push(bound_s, replace(node, zero=fewer[-1]))
-        times = self.prices.times(grid, cut, policy, node.zero)
-        own_s = work_bound_s(times, grid, self.pricer, again=policy == node.recompute)
-        self._push(max(bound_s, own_s), replace(node, is_priced=True))
+    def _push_pairs(self, node: _Shape, work: ShapeWork) -> None:
+        """The shape on every grid, at the best of its pipelines."""
+        kinds = self.prices.units.num_layers_of_kind
+        for grid in node.grids:
+            pipelines = self.space.valid_pipelines(grid)
+            bound_s = min(step_bound_s(work, grid, one, kinds) for one in pipelines)
+            self._push(bound_s, _Pair(grid, node.cut, work))
 
-    def _push_policies(self, bound_s: float, node: _Node, cut: Cut) -> None:
-        """Every recompute policy with its own work, the most sharded first."""
-        grid, zeros = node.grid, self.space.valid_zeros(node.grid, cut)
-        for recompute in self.space.recomputes if zeros else ():
-            policy = self.prices.policy(recompute)
-            times = self.prices.times(grid, cut, policy, 0)
-            own_s = work_bound_s(times, grid, self.pricer, again=policy == recompute)
-            child = _Node(grid, cut=cut, zero=zeros[-1], recompute=recompute)
-            self._push(max(bound_s, own_s), child)
+    def _push_leaves(self, bound_s: float, node: _Pair) -> None:
+        """Every pipeline under every state that may fit and may be fast enough."""
+        by_shape: dict[bool, list[tuple[float, Pipeline]]] = {}
+        for step_s, pipeline in self._pipelines(node):
+            by_shape.setdefault(pipeline.schedule in V_SHAPED, []).append((step_s, pipeline))
+        rank_s: dict[tuple[object, ...], float] = {}
+        for state in self._states(node.grid, node.cut):
+            for is_v, pipelines in by_shape.items():
+                key = (is_v, state.zero, state.shard_degree, state.reshard, state.offload)
+                if key not in rank_s or state.zero >= 2:
+                    leaf = Leaf(node.grid, node.cut, state, pipelines[0][1])
+                    rank_s[key] = self._rank_s(leaf, node.work)
+                self._push_pipelines(bound_s, node, state, pipelines, rank_s[key])
 
-    def _open_pipelines(self, bound_s: float, node: _Node, cut: Cut) -> None:
-        """Bound every pipeline and split."""
-        assert node.recompute is not None
-        assert node.zero is not None
-        leaves = list(self.prices.leaves(node.grid, cut, node.recompute, node.zero))
-        self.excluded_by_dominance += self._count(node) - len(leaves)
-        for leaf in leaves:
-            if self.prices.fits(leaf.needed_bytes):
-                self._push(max(bound_s, leaf.bound_s), replace(node, leaf=leaf))
-            else:
-                self.excluded_by_memory += 1
+    def _push_pipelines(
+        self, bound_s: float, node: _Pair, state: State,
+        pipelines: list[tuple[float, Pipeline]], rank_s: float,
+    ) -> None:  # fmt: skip
+        """``rank_s``: of the busiest rank for a micro-batch, at the least."""
+        if rank_s == math.inf:
+            self._too_big.update(Leaf(node.grid, node.cut, state, one) for _, one in pipelines)
+            return
+        busy_s = node.grid.num_microbatches * rank_s * (1 - SLACK)
+        if max(busy_s * node.work.overlap_ratio, pipelines[0][0]) >= self.limit_s():
+            return
+        after_s = after_bound_s(self.prices, node.grid, node.cut, state)
+        for step_s, pipeline in pipelines:
+            own_s = busy_s
+            if pipeline.schedule == ScheduleName.DUALPIPE_V:
+                own_s *= node.work.overlap_ratio
+            own_s = max(bound_s, max(step_s, own_s) + after_s)
+            if own_s < self.limit_s():
+                leaf = Leaf(node.grid, node.cut, state, pipeline)
+                self._push(own_s, _Open(leaf, node.work))
 
-    def _simulate(self, node: _Node) -> None:
-        assert node.leaf is not None
-        assert node.cut is not None
-        assert node.zero is not None
-        assert node.recompute is not None
-        leaf = node.leaf
-        choices = StackChoices(
-            node.grid, node.cut, node.zero, node.recompute, leaf.pipeline, leaf.split
-        )
-        if choices.key in self.done:
+    def _rank_s(self, leaf: Leaf, work: ShapeWork) -> float:
+        """What the busiest rank takes for a micro-batch so that all fit, at the least."""
+        enough_s = self.limit_s() / (leaf.grid.num_microbatches * work.overlap_ratio)
+        found_s = 0.0
+        for kind in range(len(work.layer_s)):
+            room = room_of(self.prices, leaf, work, kind)
+            if enough_s < math.inf and not room.is_enough(enough_s):
+                return enough_s * (1 + 2 * SLACK)
+            found_s = max(found_s, room.least_rank_s())
+        return found_s
+
+    def _pipelines(self, node: _Pair) -> list[tuple[float, Pipeline]]:
+        """Those that are open with their bounds, the least first."""
+        kinds = self.prices.units.num_layers_of_kind
+        found = self.space.valid_pipelines(node.grid)
+        if self.is_diving:
+            found = [one for one in found if one.schedule in _PLAIN_SCHEDULES] or found
+        return sorted((step_bound_s(node.work, node.grid, one, kinds), one) for one in found)
+
+    def _states(self, grid: Grid, cut: Cut) -> list[State]:
+        found = self.space.valid_states(grid, cut)
+        if not self.is_diving:
+            return found
+        copies = grid.dp * grid.cp
+        plain = [
+            one for one in found
+            if one.offload == "none" and one.rank_order == RANK_ORDERS[0] and one.reshard
+            and one.zero != 2 and one.shard_degree in (1, copies)
+        ]  # fmt: skip
+        return plain or found
+
+    def _solve(self, bound_s: float, node: _Open) -> None:
+        """Simulate the leaf's next way to split, if it has one."""
+        if node.solver is None:
+            node.solver = LeafSolver(
+                self.prices, self._stages_of(node.leaf), node.leaf, node.work, self.limit_s
+            )
+            own_s = node.solver.quick_bound_s()
+            if own_s > bound_s * (1 + SLACK):
+                self._push(own_s, node)
+                return
+        split = node.solver.next_split()
+        if split is None:
+            if self.limit_s() == math.inf and node.leaf not in self.simulated:
+                self._too_big.add(node.leaf)
             return
-        starts = tuple(unit - 1 for unit in leaf.starts)
-        layout = choices.layout(self.problem, starts, self.prices.others)
-        if any((one.num_layers or 0) > stage.num_layers
-               for one, stage in zip(layout.recompute, layout.stages, strict=True)):  # fmt: skip
-            self.broken += not self.is_diving
+        self._simulate(node, node.solver, split)
+        self._push(max(bound_s, split.bound_s), node)
+
+    def _stages_of(self, leaf: Leaf) -> StagePricer:
+        key = (leaf.grid, leaf.cut, leaf.state, leaf.is_split)
+        if key not in self._stages:
+            self._stages[key] = StagePricer(
+                self.prices, leaf.grid, leaf.cut, leaf.state, is_split=leaf.is_split
+            )
+        return self._stages[key]
+
+    def _simulate(self, node: _Open, solver: LeafSolver, split: Split) -> None:
+        choices = solver.choices(split)
+        layout = choices.layout(self.problem, self.space.others)
+        memory = self.pricer.memory(layout)
+        if self.pricer.verdict(memory) != "fits":
+            over = [
+                rank for rank, parts in enumerate(memory)
+                if self.pricer.verdict([parts]) != "fits"
+            ]  # fmt: skip
+            solver.refuse(split, over)
             return
-        if self.pricer.verdict(self.pricer.memory(layout)) != "fits":
-            self.excluded_by_memory += not self.is_diving
-            return
-        self.done.add(choices.key)
-        self.simulated += 1
+        self.simulated.add(node.leaf)
+        self.simulations += 1
         priced = StackPriced(choices, layout, self.pricer.step_time_s(layout))
         self.found.append(priced)
         if self.best is None or _is_better(priced, self.best):
@@ -352,11 +414,11 @@ class _Search:
         if self.best is None:
             return []
         ordered = sorted(priced, key=lambda one: (one.step_s, one.key))
-        chosen = {self.best.key[:-1]: self.best}
+        chosen = {self.best.choices.leaf: self.best}
         for one in ordered:
             if len(chosen) == count:
                 break
-            chosen.setdefault(one.key[:-1], one)
+            chosen.setdefault(one.choices.leaf, one)
         return list(chosen.values())[:count]
 
     def _ties(self) -> list[StackPriced]:
@@ -369,15 +431,17 @@ class _Search:
 
     def _certificate(self, optimal: bool, gap: float) -> Certificate:
         considered = self.space.considered
-        rules = considered - self.space.num_by_the_rules + self.broken
-        known = rules + self.excluded_by_memory + self.excluded_by_dominance + self.simulated
+        rules, simulated = considered - self.space.num_by_the_rules, len(self.simulated)
+        too_big = len(self._too_big)
+        if optimal and self.best is None:
+            too_big = self.space.num_by_the_rules
         return Certificate(
             considered=considered,
             excluded_by_rules=rules,
-            excluded_by_memory=self.excluded_by_memory,
-            excluded_by_bound=considered - known,
-            excluded_by_dominance=self.excluded_by_dominance,
-            simulated=self.simulated,
+            excluded_by_memory=too_big,
+            excluded_by_bound=considered - rules - too_big - simulated,
+            excluded_by_dominance=0,
+            simulated=simulated,
             optimal=optimal,
             gap=gap,
             space=self.space.in_words,

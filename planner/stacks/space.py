@@ -2,9 +2,11 @@
 
 The space is a product over grids (every tp x cp x pp x dp that uses the whole world and every
 micro-batch that divides the global batch), cuts (sequence parallelism, the kind of context
-parallelism, every ep that divides the experts, every etp that divides tp), ZeRO stages, recompute
-policies, pipelines (schedule and vpp) and ways to split the layers over stages. Rules depend on few
-of these at a time, so that products are counted without being listed.
+parallelism, every ep that divides the experts, every etp that divides tp), states (ZeRO stage and
+how many copies share a shard, what is offloaded, the order of ranks) and pipelines (schedule and
+vpp). Rules depend on few of these at a time, so that products are counted without being listed.
+Where stages start, what each recomputes and in how many chunks the loss is made is not counted: of
+every layout they are chosen as the best (`partition`, `interleaving`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from shardwright.planner.bounds_text import bounds_in_words, nothing_between
 from shardwright.planner.layout_text import (
     CP_KINDS,
     DEGREES,
+    RANK_ORDERS,
     SHARD_DEGREES,
     normalise_choices,
     unknown_name,
@@ -27,8 +30,8 @@ from shardwright.planner.layout_text import (
 from shardwright.planner.layout_text import SCHEDULES as ALL_SCHEDULES
 from shardwright.planner.layouts import boundaries_of, layout_of
 from shardwright.planner.problem import ChoiceValue, Constraints, Problem
-from shardwright.planner.stacks.choices import SPLITS, Cut, Grid, Pipeline
-from shardwright.specs import InputError, ScheduleName, Violation
+from shardwright.planner.stacks.choices import Cut, Grid, Pipeline, State
+from shardwright.specs import HeadBlock, InputError, ScheduleName, Violation
 from shardwright.specs.layout import is_too_long, vpp_problems
 from shardwright.specs.rules import num_experts_of, recompute_modules_of
 from shardwright.specs.world import dense_grids, divisors
@@ -40,11 +43,10 @@ CHEAP_MODULES = ("norm", "mlp_act", "moe_act", "mla_up_proj")
 DeepSeek-V3)."""
 MOST_GRIDS = 60_000
 """Grids times sizes of micro-batches that are searched."""
-CONSTANT: dict[str, ChoiceValue] = {
-    "loss_chunks": 1, "reshard_after_forward": True, "compile": False, "offload": "none",
-    "rank_order": "tp-cp-dp-pp",
-}  # fmt: skip
-"""Choices that have one value in the space, unless another is fixed."""
+OFFLOADS = ("none", "optimizer", "activations", "activations+optimizer")
+"""Weights are offloaded only where that is fixed: ZeRO 3 shards them over faster links."""
+LOSS_CHUNKS = (1, 2, 4, 8, 16)
+"""More chunks take no longer under the model, so that the fewest that fit are best."""
 
 T = TypeVar("T", bound=ChoiceValue)
 Test = Callable[[ChoiceValue], bool]
@@ -127,14 +129,19 @@ class StackSpace:
     @cached_property
     def others(self) -> dict[str, Any]:
         """Fields of every layout that are not searched, as `Layout.of` takes them."""
-        found: dict[str, Any] = {}
-        for name, plain in CONSTANT.items():
-            value = self.fixed.get(name, plain)
-            if not self.allowed(name, [value]):
-                self._refuse_nothing()
-            if value != plain:
-                found[name] = tuple(str(value).split("+")) if name == "offload" else value
-        return found | {name: self.fixed[name] for name in SHARD_DEGREES if name in self.fixed}
+        compiled = bool(self.fixed.get("compile", False))
+        if not self.allowed("compile", [compiled]):
+            self._refuse_nothing()
+        return {"compile": True} if compiled else {}
+
+    @cached_property
+    def loss_chunks(self) -> list[int]:
+        """In ascending order; the first alone where the model has no loss over a vocabulary."""
+        if "loss_chunks" in self.fixed:
+            return self.allowed("loss_chunks", [int(str(self.fixed["loss_chunks"]))])
+        blocks = self.problem.model.decoder.blocks
+        has_head = any(isinstance(block, HeadBlock) for block in blocks)
+        return self.allowed("loss_chunks", list(LOSS_CHUNKS if has_head else LOSS_CHUNKS[:1]))
 
     @cached_property
     def recomputes(self) -> list[str]:
@@ -167,9 +174,9 @@ class StackSpace:
                 count = max(1, batch // (dp * size))
                 if self.allowed("num_microbatches", [count]):
                     found.append(Grid(tp, cp, pp, dp, size, count))
-        if not found or not self.recomputes:
+        if not found or not self.recomputes or not self.loss_chunks:
             self._refuse_nothing()
-        found = [grid for grid in found if self.pipelines(grid.pp) and self.zeros(grid)]
+        found = [grid for grid in found if self.pipelines(grid.pp) and self._kinds(grid)]
         if not found:
             self._refuse_nothing()
         return tuple(found)
@@ -238,11 +245,65 @@ class StackSpace:
         fixed = self.fixed.get(name)
         return self.allowed(name, values if fixed is None else [int(str(fixed))])
 
-    def zeros(self, grid: Grid) -> list[int]:
-        """ZeRO stages: more than 0 only where there are copies to shard over."""
-        ranks = grid.tp * grid.cp * grid.dp
-        stages: list[int] = [0, 1, 2, 3] if ranks > grid.tp else [0]
-        return self.allowed("zero", stages)
+    def states(self, grid: Grid, cut: Cut) -> list[State]:
+        """Every state that the constraints leave, whether or not by the rules."""
+        copies = grid.dp * grid.cp
+        edp = copies * grid.tp // (cut.ep * cut.etp)
+        fixed = self.fixed.get("expert_zero_shard_degree")
+        found = []
+        for kind in self._kinds(grid):
+            degree = kind.shard_degree
+            expert = 1 if degree == 1 else edp if degree == copies else math.gcd(edp, degree)
+            if fixed is not None:
+                expert = int(str(fixed))
+            found.append(kind._replace(expert_shard_degree=expert))
+        return found
+
+    def _kinds(self, grid: Grid) -> list[State]:
+        """States without the shard degree of experts, which follows."""
+        copies = grid.dp * grid.cp
+        key = (copies, grid.pp > 1)
+        if key not in self._known_kinds:
+            self._known_kinds[key] = self._list_kinds(*key)
+        return self._known_kinds[key]
+
+    @cached_property
+    def _known_kinds(self) -> dict[tuple[int, bool], list[State]]:
+        return {}
+
+    def _list_kinds(self, copies: int, has_pipeline: bool) -> list[State]:
+        orders = RANK_ORDERS if has_pipeline and copies > 1 else RANK_ORDERS[:1]
+        given = self.fixed.get("offload")
+        offloads = OFFLOADS if given is None else (str(given),)
+        return [
+            State(zero, degree, 1, bool(reshard), offload, order)
+            for zero, degree, reshard in self._shards(copies)
+            for offload in self.allowed("offload", offloads)
+            for order in self._allowed_or_plain("rank_order", orders)
+        ]
+
+    def _shards(self, copies: int) -> Iterator[tuple[int, int, bool]]:
+        """(ZeRO stage, ranks that share a copy, whether weights are gathered twice)."""
+        degrees = self._shard_degrees(copies)
+        for zero in self.allowed("zero", [0, 1, 2, 3] if copies > 1 else [0]):
+            if zero == 0:
+                yield from ((0, 1, True) for _ in self.allowed("reshard_after_forward", [True]))
+                continue
+            shards = self._allowed_or_fixed("zero_shard_degree", degrees[1:])
+            switches = [True, False] if zero == 3 else [True]
+            for degree in shards:
+                for reshard in self._allowed_or_plain("reshard_after_forward", switches):
+                    yield zero, degree, bool(reshard)
+
+    def _shard_degrees(self, copies: int) -> list[int]:
+        """1, all copies, and the most that have room in one link domain."""
+        domain = self.problem.cluster.groups[0].scale_up_domain_gpus
+        inside = [degree for degree in divisors(copies) if degree <= domain]
+        return sorted({1, inside[-1], copies})
+
+    def _allowed_or_plain(self, name: str, values: Sequence[T]) -> list[T]:
+        """What is fixed but has no effect here does not exclude anything."""
+        return self.allowed(name, values) if len(values) > 1 else list(values)
 
     def pipelines(self, pp: int) -> list[Pipeline]:
         """Schedules with their vpp that the constraints leave for pp ranks."""
@@ -278,36 +339,24 @@ class StackSpace:
             if listed and not vpp_problems(ScheduleName(name), vpp):
                 yield Pipeline(name, vpp)
 
-    def splits(self, pipeline: Pipeline, pp: int) -> tuple[str, ...]:
-        """Ways to split the layers; one where there is nothing to split, or it is fixed."""
-        if pp * pipeline.vpp == 1 or self.fixed_boundaries is not None:
-            return SPLITS[:1]
-        return SPLITS
-
     # What obeys the rules
 
     def valid_cuts(self, grid: Grid) -> list[Cut]:
         """Cuts of a grid that obey every rule on layers and experts."""
         return [cut for cut in self.cuts(grid) if not self._cut_breaks(grid, cut)]
 
-    def valid_zeros(self, grid: Grid, cut: Cut) -> list[int]:
-        """ZeRO stages for which fixed shard degrees are possible."""
-        zeros = self.zeros(grid)
-        if not any(name in self.fixed for name in SHARD_DEGREES):
-            return zeros
+    def valid_states(self, grid: Grid, cut: Cut) -> list[State]:
+        """States whose shard degrees divide the copies."""
         copies = grid.dp * grid.cp
         edp = copies * grid.tp // (cut.ep * cut.etp)
-        return [zero for zero in zeros if not self._shards_break(grid, cut, (copies, edp, zero))]
-
-    def _shards_break(self, grid: Grid, cut: Cut, key: tuple[int, int, int]) -> bool:
-        if key not in self._broken_shards:
-            found = self._rule_violations(grid, cut, key[-1])
-            self._broken_shards[key] = any("shard" in one.rule for one in found)
-        return self._broken_shards[key]
-
-    @cached_property
-    def _broken_shards(self) -> dict[tuple[int, int, int], bool]:
-        return {}
+        states = self.states(grid, cut)
+        if not any(name in self.fixed for name in SHARD_DEGREES):
+            return states
+        return [
+            one for one in states
+            if copies % one.shard_degree == 0 and edp % one.expert_shard_degree == 0
+            and (one.zero > 0 or one.expert_shard_degree == 1)
+        ]  # fmt: skip
 
     def valid_pipelines(self, grid: Grid) -> list[Pipeline]:
         """Pipelines with a unit for every stage and a schedule short enough to be written out."""
@@ -332,27 +381,24 @@ class StackSpace:
         key = (grid.tp, grid.cp, chunked, cut.sequence_parallel, cut.cp_kind)
         if key not in self._broken_cuts:
             plain = cut._replace(ep=1, etp=1)
-            self._broken_cuts[key] = bool(self._rule_violations(grid, plain, None))
+            self._broken_cuts[key] = bool(self._rule_violations(grid, plain))
         if self._broken_cuts[key]:
             return True
         experts = (grid.tp * grid.cp * grid.dp, cut.ep, cut.etp)
         if experts not in self._broken_cuts:
             plain = cut._replace(sequence_parallel=False, cp_kind="all_gather")
-            found = self._rule_violations(grid, plain, None)
+            found = self._rule_violations(grid, plain)
             self._broken_cuts[experts] = any("expert" in one.rule for one in found)
         return self._broken_cuts[experts]
 
-    def _rule_violations(self, grid: Grid, cut: Cut, zero: int | None) -> list[Violation]:
-        """Broken rules but those of the batch and the stages. ``zero`` None: without sharding."""
+    def _rule_violations(self, grid: Grid, cut: Cut) -> list[Violation]:
+        """Broken rules but those of the batch, the stages and what is sharded."""
         choices: dict[str, ChoiceValue] = {
             "tp": grid.tp, "cp": grid.cp, "dp": grid.dp, "micro_batch": grid.micro_batch,
             "sequence_parallel": cut.sequence_parallel, "cp_kind": cut.cp_kind, "ep": cut.ep,
             "etp": cut.etp, "recompute": str(self.fixed.get("recompute", "none")).split("/")[0],
         }  # fmt: skip
         choices |= {n: self.fixed[n] for n in ("loss_chunks", "offload") if n in self.fixed}
-        if zero is not None:
-            choices |= {n: self.fixed[n] for n in SHARD_DEGREES if n in self.fixed}
-            choices["zero"] = zero
         layout = layout_of(self.problem, choices)
         problem = self.problem
         found = layout.violations(problem.model, problem.cluster, problem.training)
@@ -361,27 +407,20 @@ class StackSpace:
 
     # Counts
 
-    def num_leaves(self, grid: Grid, pipelines: Sequence[Pipeline]) -> int:
-        """Layouts below one cut and one ZeRO stage."""
-        splits = sum(len(self.splits(one, grid.pp)) for one in pipelines)
-        return len(self.recomputes) * splits
-
     def num_layouts(self, grid: Grid) -> int:
         """All layouts with this grid, by the rules or not."""
-        leaves = self.num_leaves(grid, self.pipelines(grid.pp))
-        return len(self.cuts(grid)) * len(self.zeros(grid)) * leaves
+        states = len(self._kinds(grid))
+        return len(self.cuts(grid)) * states * len(self.pipelines(grid.pp))
 
     def num_valid(self, grid: Grid) -> int:
         """Layouts with this grid that obey the rules."""
-        if self.breaks_batch(grid):
-            return 0
-        leaves = self.num_leaves(grid, self.valid_pipelines(grid))
-        if not leaves:
+        pipelines = 0 if self.breaks_batch(grid) else len(self.valid_pipelines(grid))
+        if not pipelines:
             return 0
         cuts = self.valid_cuts(grid)
         if not any(name in self.fixed for name in SHARD_DEGREES):
-            return len(cuts) * len(self.zeros(grid)) * leaves
-        return leaves * sum(len(self.valid_zeros(grid, cut)) for cut in cuts)
+            return len(cuts) * len(self._kinds(grid)) * pipelines
+        return pipelines * sum(len(self.valid_states(grid, cut)) for cut in cuts)
 
     @cached_property
     def valid(self) -> tuple[Grid, ...]:
@@ -421,9 +460,11 @@ class StackSpace:
             f"every micro_batch that divides {self.problem.training.global_batch} sequences",
             "schedule " + ", ".join(SCHEDULES),
             "every vpp that divides the layers of a rank, rounded up, and leaves a layer a stage",
-            "zero 0 to 3 over all copies",
-            "recompute " + " or ".join(self.recomputes) + " on all stages alike",
-            "stage boundaries balanced by priced time, or as even as possible",
+            "zero 0 to 3 over all copies, or as many as one link domain has room for",
+            "offload " + " or ".join(self.fixed_or("offload", OFFLOADS)),
+            "ranks of data parallelism outside or inside the pipeline",
+            "of each the best stage boundaries (with one stage a rank: of all), recomputation of"
+            f" each rank ({' or '.join(self.recomputes)}) and chunks of the loss",
         ]
         fixed = normalise_choices(self.constraints.fixed)
         if fixed:
@@ -433,6 +474,10 @@ class StackSpace:
         if self.constraints.bounds:
             parts.append("bound: " + bounds_in_words(self.constraints.bounds))
         return "; ".join(parts)
+
+    def fixed_or(self, name: str, values: Sequence[str]) -> list[str]:
+        """The fixed value of a choice, or those that are left."""
+        return [str(self.fixed[name])] if name in self.fixed else self.allowed(name, values)
 
     def _no_such_value(self, name: str, values: Sequence[ChoiceValue]) -> InputError:
         shown = ", ".join(str(value) for value in values[:12])

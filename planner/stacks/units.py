@@ -7,69 +7,77 @@ stack puts them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from shardwright.cost_models.stacks.memory import StageBytes
 from shardwright.cost_models.stacks.step import StackModel, StageTimes
+from shardwright.cost_models.stacks.updates import Trained
 from shardwright.planner.layout_text import recompute_from
 from shardwright.planner.problem import Problem
-from shardwright.planner.stacks.choices import Cut, Grid
-from shardwright.specs import LayerBlock, Layout, Stage
+from shardwright.planner.stacks.choices import Cut, Grid, State, cut_fields, state_fields
+from shardwright.specs import LayerBlock, Layout, PredictionBlock, Stage
 from shardwright.specs.layout import Held
 
-Floats = NDArray[np.float64]
+ALONE = State(0, 1, 1, True, "none", "tp-cp-dp-pp")
+"""Nothing sharded, nothing offloaded."""
 
-FIELDS = (
-    "forward_s", "forward_shards_s", "forward_kernels", "input_s", "weight_s", "kernels", "again_s",
-    "again_kernels", "backward_shards_s", "exchange_s",
-)  # fmt: skip
-"""Device seconds and kernels of one micro-batch; ``input_s``, ``weight_s`` and ``kernels`` are of
-the backward pass, ``exchange_s`` is part of the passes: what experts' ranks exchange."""
-_COLUMN = {name: index for index, name in enumerate(FIELDS)}
+Sums = tuple[float, ...]
+"""Of the first 0, 1, ... units: [units + 1]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitTimes:
-    """Seconds of one micro-batch, summed over the first 0, 1, ... units."""
+    """Device seconds and kernels of one micro-batch, summed over the first 0, 1, ... units."""
 
-    sums: Floats
-    """[units + 1, fields]"""
-    total_s: tuple[float, ...]
-    """Of each unit, forward and backward."""
-
-    def stages(self, edges: NDArray[np.intp]) -> dict[str, Floats]:
-        """Each field summed over the units of every stage, given where stages start and end."""
-        parts = self.sums[edges[1:]] - self.sums[edges[:-1]]
-        return {name: parts[:, column] for name, column in _COLUMN.items()}
-
-    @property
-    def total(self) -> dict[str, float]:
-        """Each field summed over the model."""
-        return dict(zip(FIELDS, map(float, self.sums[-1]), strict=True))
+    forward_s: Sums
+    forward_kernels: Sums
+    input_s: Sums
+    """Of the gradient of the input, without what is computed again."""
+    weight_s: Sums
+    kernels: Sums
+    """Of the whole backward pass, without what is computed again."""
+    exchange_s: Sums
+    """Of both passes, what experts' ranks exchange."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UnitBytes:
-    """Bytes on one rank, summed over the first 0, 1, ... units; [units + 1] each."""
+class UnitAgain:
+    """What a policy computes again for one micro-batch, and what is then still kept."""
 
-    state: Floats
-    """Weights, gradients and optimizer state."""
-    saved: Floats
-    """Kept by one micro-batch in flight."""
-    moment: float
-    """The most that one unit keeps, and has on top while it runs backward."""
+    seconds: Sums
+    kernels: Sums
+    saved_bytes: Sums
+    """By one micro-batch in flight."""
+    working_bytes: tuple[float, ...]
+    """Of each unit, on top while it runs backward."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitState:
+    """What units hold at all times, on one rank; summed over the first 0, 1, ... units."""
+
+    held_bytes: Sums
+    """Weights, gradients and optimizer state, without what is offloaded."""
+    step_copy_bytes: Sums
+    whole_bytes: tuple[float, ...]
+    """Of each unit's weights, where they are made whole for its passes."""
+    whole_gradient_bytes: tuple[float, ...]
+    dense: Sums
+    """Trained parameters, routed experts apart."""
+    experts: Sums
 
 
 class UnitPricer:
     """Prices the units of one model."""
 
-    def __init__(self, problem: Problem, pricer: StackModel) -> None:
+    def __init__(self, problem: Problem, pricer: StackModel, others: Mapping[str, Any]) -> None:
+        """``others``: fields of every layout that are not searched."""
         self._problem, self._model, self._pricer = problem, problem.model, pricer
+        self._others = others
         kinds: dict[LayerBlock, int] = {}
         self._first_layer: list[int] = []
         kind_of_unit = [0]
@@ -79,45 +87,102 @@ class UnitPricer:
                 self._first_layer.append(index)
             kind_of_unit.append(1 + kinds[layer])
         kind_of_unit.append(1 + len(kinds))
-        self._kind_of_unit = np.array(kind_of_unit)
+        self.kind_of_unit = tuple(kind_of_unit)
+        self.has_encoders = len(self._model.towers) > 1
+        self.has_predictions = any(
+            isinstance(block, PredictionBlock) for block in self._model.decoder.blocks
+        )
+        self.num_layers_of_kind = tuple(kind_of_unit.count(1 + kind) for kind in range(len(kinds)))
 
-    def times(
-        self, grid: Grid, cut: Cut, recompute: str, zero: int, others: Mapping[str, Any]
-    ) -> UnitTimes:
-        """Units under one choice of everything but the pipeline."""
-        layout = self._probe(grid, cut, recompute, zero, others)
-        rows = np.array([_row(one) for one in self._pricer.stage_times(layout)])
-        rows = rows[self._kind_of_unit]
-        columns = [_COLUMN[name] for name in ("forward_s", "input_s", "weight_s", "again_s")]
-        total = rows[:, columns].sum(axis=1)
-        sums = np.vstack([np.zeros(len(FIELDS)), np.cumsum(rows, axis=0)])
-        return UnitTimes(sums, tuple(map(float, total)))
+    def _spread(self, by_kind: Sequence[float]) -> tuple[float, ...]:
+        """Of each unit, from those of each kind."""
+        return tuple(map(by_kind.__getitem__, self.kind_of_unit))
 
-    def bytes(
-        self, grid: Grid, cut: Cut, recompute: str, zero: int, others: Mapping[str, Any]
-    ) -> UnitBytes:
-        """As `times`."""
-        sizes = self._pricer.stage_bytes(self._probe(grid, cut, recompute, zero, others))
-        rows = np.array([
-            (one.weights + one.gradients + one.optimizer_state, one.saved) for one in sizes
-        ])  # fmt: skip
-        sums = np.vstack([np.zeros(2), np.cumsum(rows[self._kind_of_unit], axis=0)])
-        moment = max(one.saved + one.working for one in sizes)
-        return UnitBytes(sums[:, 0], sums[:, 1], moment)
+    def _sums(self, by_kind: Sequence[float]) -> Sums:
+        return (0.0, *itertools.accumulate(self._spread(by_kind)))
 
-    def _probe(
-        self, grid: Grid, cut: Cut, recompute: str, zero: int, others: Mapping[str, Any]
+    def times(self, grid: Grid, cut: Cut) -> UnitTimes:
+        """Without recomputation; pp and dp have no part in it."""
+        rows = self._pricer.stage_times(self.probe(grid, cut, ALONE))
+        return UnitTimes(
+            self._sums([one.forward.total_s for one in rows]),
+            self._sums([one.forward.kernels for one in rows]),
+            self._sums([one.backward_input.total_s for one in rows]),
+            self._sums([one.backward_weight.total_s for one in rows]),
+            self._sums([one.backward_input.kernels + one.backward_weight.kernels for one in rows]),
+            self._sums([one.forward.ep_s + one.backward_input.ep_s for one in rows]),
+        )
+
+    def again(self, grid: Grid, cut: Cut, recompute: str, loss_chunks: int) -> UnitAgain:
+        """Under one policy. More than one chunk of the loss makes its logits again, which counts
+        here."""
+        layout = self.probe(grid, cut, ALONE, recompute, loss_chunks)
+        rows = self._pricer.stage_times(layout)
+        sizes = self._pricer.stage_bytes(layout)
+        seconds = [one.again.total_s for one in rows]
+        kernels = [one.again.kernels for one in rows]
+        if loss_chunks > 1:
+            whole = self._pricer.stage_times(self.probe(grid, cut, ALONE, recompute))[-1]
+            seconds[-1] += rows[-1].backward_input.total_s - whole.backward_input.total_s
+            kernels[-1] += rows[-1].backward_input.kernels - whole.backward_input.kernels
+        return UnitAgain(
+            self._sums(seconds),
+            self._sums(kernels),
+            self._sums([one.saved for one in sizes]),
+            self._spread([one.working for one in sizes]),
+        )
+
+    def shards(self, grid: Grid, cut: Cut, state: State, recompute: str) -> tuple[Sums, Sums]:
+        """Exposed seconds of what is gathered, scattered and moved beside each pass (forward,
+        backward)."""
+        rows: Sequence[StageTimes] = self._pricer.stage_times(
+            self.probe(grid, cut, state, recompute)
+        )
+        return (
+            self._sums([one.forward_shards_s for one in rows]),
+            self._sums([one.backward_shards_s for one in rows]),
+        )
+
+    def state(self, grid: Grid, cut: Cut, state: State) -> UnitState:
+        """Micro-batch and sequence have no part in it."""
+        layout = self.probe(grid._replace(micro_batch=1), cut, state, is_apart=grid.pp > 1)
+        sizes, trained = self._pricer.stage_bytes(layout), self._pricer.trained(layout)
+        return UnitState(
+            self._sums([_held(one, state.offload) for one in sizes]),
+            self._sums([one.step_copy * ("optimizer" not in state.offload) for one in sizes]),
+            self._spread([sum(one.wholes[:1]) for one in sizes]),
+            self._spread([one.whole_gradient for one in sizes]),
+            self._sums([one.dense for one in trained]),
+            self._sums([one.experts for one in trained]),
+        )
+
+    def probe(
+        self,
+        grid: Grid,
+        cut: Cut,
+        state: State,
+        recompute: str = "none",
+        loss_chunks: int = 1,
+        *,
+        is_apart: bool = False,
     ) -> Layout:
-        """A layout with a stage for each kind of unit, all on one pipeline rank."""
+        """A layout with a stage for each kind of unit, all on one pipeline rank; ``is_apart``: the
+        last on another, as where a tied table has a copy at both ends."""
         plain = Layout.of(
             self._model, self._problem.training, tp=grid.tp, cp=grid.cp, dp=grid.dp,
-            micro_batch=grid.micro_batch, cp_kind=cut.cp_kind, ep=cut.ep, etp=cut.etp,
-            sequence_parallel=cut.sequence_parallel, zero=zero, **others,
+            micro_batch=grid.micro_batch, loss_chunks=loss_chunks, **cut_fields(cut),
+            **state_fields(state), **self._others,
         )  # fmt: skip
-        count = len(self._stages)
-        return plain.model_copy(update={
-            "vpp": count, "stages": self._stages, "recompute": recompute_from(recompute, count),
-        })  # fmt: skip
+        stages = self._stages_apart if is_apart else self._stages
+        update: dict[str, Any] = {
+            "vpp": len(stages), "stages": stages,
+            "recompute": recompute_from(recompute, len(stages)),
+        }  # fmt: skip
+        if is_apart:
+            update["pp"] = 2
+        elif grid.pp > 1 and state.rank_order != ALONE.rank_order:
+            update |= {"pp": grid.pp}  # how far copies are apart
+        return plain.model_copy(update=update)
 
     @cached_property
     def _stages(self) -> tuple[Stage, ...]:
@@ -130,12 +195,21 @@ class UnitPricer:
             for index, (start, stop, holds) in enumerate(ranges)
         )
 
+    @cached_property
+    def _stages_apart(self) -> tuple[Stage, ...]:
+        *others, last = self._stages
+        return (*others, last.model_copy(update={"rank": 1}))
 
-def _row(one: StageTimes) -> tuple[float, ...]:
-    """The fields of a unit, in the order of `FIELDS`."""
-    backward, weight, again = one.backward_input, one.backward_weight, one.again
-    return (
-        one.forward.total_s, one.forward_shards_s, one.forward.kernels, backward.total_s,
-        weight.total_s, backward.kernels + weight.kernels, again.total_s, again.kernels,
-        one.backward_shards_s, one.forward.ep_s + backward.ep_s + weight.ep_s,
-    )  # fmt: skip
+
+def _held(one: StageBytes, offload: str) -> float:
+    kept = one.gradients
+    if "parameters" not in offload:
+        kept += one.weights
+    if "optimizer" not in offload:
+        kept += one.optimizer_state
+    return kept
+
+
+def rank_trained(state: UnitState, num_ranks: int) -> Trained:
+    """What the rank that trains most has at the least."""
+    return Trained(state.dense[-1] / num_ranks, state.experts[-1] / num_ranks)
