@@ -205,6 +205,15 @@ class StackModel:
         """What a pass takes of which the device alone would take ``device_s``."""
         return _later(device_s, kernels * self.launch_s(tp), self.parameters["host.sharpness"])
 
+    def pace_slopes(self, device_s: float, host_s: float) -> tuple[float, float]:
+        """By how much a pass takes longer for each second more of the device, and of the host."""
+        if host_s <= 0.0 or device_s <= 0.0:
+            return (1.0, 0.0) if device_s > 0.0 else (0.0, 1.0)
+        sharpness = self.parameters["host.sharpness"]
+        whole_s = _later(device_s, host_s, sharpness)
+        power = sharpness - 1.0
+        return (device_s / whole_s) ** power, (host_s / whole_s) ** power
+
     def launch_s(self, tp: int) -> float:
         """Seconds of the host for each kernel."""
         if self.software.cuda_graphs:

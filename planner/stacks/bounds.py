@@ -5,10 +5,10 @@ computed again; p ranks share them, m micro-batches pass. Whatever the boundarie
 
 - some rank has at least (F + B) / p to do, and of each kind of layer a p-th, rounded up;
 - one micro-batch goes there and back;
-- where every rank has one stage, the last one starts after the forwards of all others and, where
-  the backward is not split, their backwards follow its last: with x its own seconds the step takes
-  F + B - x + m x at least (F - x + m x where it is split), and m (F + B - x) / (p - 1) for the
-  busiest of the others. The larger of both is least where they are equal.
+- where every rank has one stage, rank i starts after the forwards of those before it and, where
+  the backward is not split, their backwards follow its last: with t_i its own seconds for a
+  micro-batch the step takes t_0 + ... + t_{i-1} + m t_i at least (forwards alone before, where it
+  is split). Ranks that all use up a step S do S (1 - (1 - 1/m)^p) together.
 
 `StackModel` only ever adds to these. A stage's host and device run side by side, each waiting for
 the other at times: all stages together take no less than they would as one (Minkowski).
@@ -17,16 +17,16 @@ the other at times: all stages together take no less than they would as one (Min
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 
+import numpy as np
+
 from shardwright.planner.stacks.choices import Cut, Grid, Leaf, Pipeline, State
-from shardwright.planner.stacks.partition import SLACK
 from shardwright.planner.stacks.prices import StackPrices
+from shardwright.planner.stacks.rooms import SLACK, Path, Rooms
 from shardwright.specs import ScheduleName
 from shardwright.specs.layout import V_SHAPED
-
-_BISECTION = 1e-3
-"""Relative: how near the least is looked for."""
 
 UNSPLIT = (ScheduleName.GPIPE, ScheduleName.ONE_F_ONE_B, ScheduleName.INTERLEAVED)
 """Schedules that do not split the backward pass."""
@@ -42,8 +42,11 @@ class ShapeWork:
     """With ``input_s``."""
     layer_s: tuple[float, ...]
     """Of a layer of each kind, forward and backward."""
-    ends_s: tuple[float, float]
-    """Of the embedding, and of the head, forward and backward."""
+    forward_ratio: float
+    """Of a layer's seconds, those of its forward pass at the least."""
+    there_and_back_ratio: float
+    """Of a layer's and of the head's seconds, those of the forward pass and of the gradient of the
+    input at the least."""
     overlap_ratio: float
     """What an overlapped pair takes of both passes' seconds."""
 
@@ -62,16 +65,19 @@ def shape_work(prices: StackPrices, grid: Grid, cut: Cut) -> ShapeWork:
 
     device_s = times.input_s[-1] + times.weight_s[-1]
 
-    def unit_s(at: int) -> float:
+    def unit_s(at: int) -> tuple[float, float, float]:
         forward_s, input_s, weight_s, kernels, forward_kernels = (
             sums[at + 1] - sums[at]
             for sums in (times.forward_s, times.input_s, times.weight_s, times.kernels,
                          times.forward_kernels)
         )  # fmt: skip
-        return paced(forward_s, forward_kernels) + paced(input_s + weight_s, kernels)
+        forward_s = paced(forward_s, forward_kernels)
+        total_s = forward_s + paced(input_s + weight_s, kernels)
+        return total_s, forward_s / total_s, (forward_s + ratio * input_s) / total_s
 
     num_kinds = len(units.num_layers_of_kind)
     layers = [unit_s(units.kind_of_unit.index(1 + kind)) for kind in range(num_kinds)]
+    last = unit_s(len(units.kind_of_unit) - 1)
     whole_s = times.forward_s[-1] + device_s
     dispatch_s = min(times.exchange_s[-1], whole_s - times.exchange_s[-1])
     overlapped_s = pricer.exposed_s(whole_s, dispatch_s, gradients=None)
@@ -79,8 +85,9 @@ def shape_work(prices: StackPrices, grid: Grid, cut: Cut) -> ShapeWork:
         paced(times.forward_s[-1], times.forward_kernels[-1]),
         ratio * times.input_s[-1],
         paced(device_s, times.kernels[-1]),
-        tuple(layers),
-        (unit_s(0), unit_s(len(units.kind_of_unit) - 1)),
+        tuple(layer[0] for layer in layers),
+        min(layer[1] for layer in layers) * (1 - SLACK),
+        min(layer[2] for layer in (*layers, last)) * (1 - SLACK),
         overlapped_s / whole_s * (1 - SLACK) if whole_s else 1.0,
     )
 
@@ -99,18 +106,20 @@ def step_bound_s(
     there_and_back_s = work.total_s if name in UNSPLIT else work.forward_s + work.input_s
     bound_s = max(m * busiest_s, there_and_back_s)
     if pipeline.vpp == 1:
-        before_s = work.total_s if name in UNSPLIT else work.forward_s
-        bound_s = max(bound_s, _last_rank_s(work.total_s, before_s, m, pp))
+        # Layers of two kinds together may take less than both apart: of one kind alone.
+        layers_s = max(map(operator.mul, num_layers_of_kind, work.layer_s))
+        if name in UNSPLIT:
+            bound_s = max(bound_s, _chain_s(work.total_s, 1.0, m, pp))
+        else:
+            bound_s = max(bound_s, _chain_s(layers_s, work.forward_ratio, m, pp))
     if name is ScheduleName.DUALPIPE_V:
         bound_s *= work.overlap_ratio
     return bound_s * (1 - SLACK)
 
 
-def _last_rank_s(total_s: float, before_s: float, m: int, pp: int) -> float:
-    """The least over x of the larger of before_s + (m - 1) x and m (total_s - x) / (p - 1)."""
-    others = m / (pp - 1)
-    own_s = max(0.0, (others * total_s - before_s) / (m - 1 + others))
-    return before_s + (m - 1) * own_s
+def _chain_s(total_s: float, ratio: float, m: int, pp: int) -> float:
+    """The least S so that ranks with m t_i + ratio (t_0 + ... + t_{i-1}) <= S do all together."""
+    return total_s * ratio / (1 - (1 - ratio / m) ** pp)
 
 
 def after_bound_s(prices: StackPrices, grid: Grid, cut: Cut, state: State) -> float:
@@ -123,99 +132,70 @@ def after_bound_s(prices: StackPrices, grid: Grid, cut: Cut, state: State) -> fl
     return found_s
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """How many of a model's equal layers fit on each rank, and how long that takes.
-
-    A layer holds S bytes, takes W seconds for a micro-batch and keeps V bytes of it; of these g(t)
-    are given up for t seconds of recomputation (the hull of the policies). With k micro-batches in
-    flight, a rank that has w seconds for each fits w / (W + t) layers where
-    w (S + k (V - g(t))) <= room (W + t), and only whole ones. Ranks must hold all layers together.
-    """
-
-    layer_s: float
-    """W, with nothing gathered, moved or computed again."""
-    held: float
-    points: tuple[tuple[float, float], ...]
-    """(t, V - g(t)), the shortest first; t with what is gathered and moved beside the passes."""
-    num_layers: int
-    flights: tuple[int, ...]
-    """k of each rank."""
-    room_bytes: float
-    """Of a rank that holds layers alone."""
-    first: tuple[float, float]
-    """Seconds and bytes that the first rank needs for other blocks in any case."""
-    last: tuple[float, float]
-    last_rank: int
-    """That with the head: the first where the pipeline is a V."""
-
-    def is_enough(self, rank_s: float) -> bool:
-        """Whether all layers find a place on ranks that have so many seconds each."""
-        left = self.num_layers
-        for rank, count in enumerate(self.flights):
-            own_s, room = rank_s, self.room_bytes
-            if rank == 0:
-                own_s, room = own_s - self.first[0], room - self.first[1]
-            if rank == self.last_rank:
-                own_s, room = own_s - self.last[0], room - self.last[1]
-            if own_s > 0.0 and room > 0.0:
-                left -= int(self._share(count, room, own_s) * (1 + SLACK))
-                if left <= 0:
-                    return True
-        return False
-
-    def _share(self, count: int, room: float, rank_s: float) -> float:
-        """As many layers as there is room and time for, with fractions."""
-        held, layer_s = self.held, self.layer_s
-        before_s, more = self.points[0]
-        if rank_s * (held + count * more) <= room * (layer_s + before_s):
-            return rank_s / (layer_s + before_s)
-        for after_s, less in self.points[1:]:
-            if rank_s * (held + count * less) <= room * (layer_s + after_s):
-                # Between two policies both sides are linear in t.
-                slope = count * (more - less) / (after_s - before_s)
-                lacking = rank_s * (held + count * more) - room * (layer_s + before_s)
-                return rank_s / (layer_s + before_s + lacking / (rank_s * slope + room))
-            before_s, more = after_s, less
-        needed = held + count * more
-        return rank_s / (layer_s + before_s) if needed <= 0.0 else room / needed
-
-    def least_rank_s(self) -> float:
-        """The least that the busiest rank takes; infinite where not all layers find a place."""
-        most_s = self.first[0] + self.last[0]
-        high_s = most_s + self.num_layers * (self.layer_s + self.points[-1][0])
-        low_s = self.num_layers * self.layer_s / len(self.flights)
-        if self.is_enough(low_s):
-            return low_s
-        if not self.is_enough(high_s):
-            return math.inf
-        while high_s - low_s > _BISECTION * low_s:
-            middle_s = (low_s + high_s) / 2
-            if self.is_enough(middle_s):
-                high_s = middle_s
-            else:
-                low_s = middle_s
-        return low_s
+def path_of(work: ShapeWork, leaf: Leaf, message_s: float, *, blocks: bool) -> Path:
+    """``message_s``: of any boundary, at the least."""
+    if leaf.grid.pp == 1:
+        return Path()
+    name = ScheduleName(leaf.pipeline.schedule)
+    if leaf.pipeline.vpp > 1:
+        # The first stages of the ranks before have a layer each, but for that of the embedding.
+        layer_s = min(work.layer_s) * (1.0 if name in UNSPLIT else work.forward_ratio)
+        return Path(message_s=layer_s + message_s, first_less_s=layer_s)
+    received_s = message_s if blocks else 0.0
+    if name in UNSPLIT:
+        # A rank that waits for its messages has one of both in its own seconds.
+        loop_ratio = 1.0 if name is ScheduleName.ONE_F_ONE_B else 0.0
+        return Path(1.0, loop_ratio, 2 * message_s, message_s, received_s, received_s)
+    loop_ratio = work.there_and_back_ratio if name is ScheduleName.ZB_H1 else 0.0
+    return Path(work.forward_ratio, loop_ratio, message_s, message_s, received_s)
 
 
-def room_of(prices: StackPrices, leaf: Leaf, work: ShapeWork, kind: int) -> Room:
+def least_busy_s(
+    prices: StackPrices, leaf: Leaf, states: list[State], work: ShapeWork, path: Path,
+    limit_s: float,
+) -> list[float]:  # fmt: skip
+    """When the busiest rank has done all micro-batches so that all layers fit, under each state;
+    some number of at least ``limit_s`` where it is no less."""
+    m, pp = leaf.grid.num_microbatches, leaf.grid.pp
+    found = np.zeros(len(states))
+    for kind, layer_s in enumerate(work.layer_s):
+        rooms = _rooms(prices, leaf, states, work, kind, path)
+        if limit_s < math.inf:
+            found[~rooms.are_enough(limit_s)] = limit_s * (1 + 2 * SLACK)
+        else:
+            low_s = m * rooms.num_layers * layer_s / pp
+            found = np.maximum(found, rooms.least_busy_s(low_s))
+    return [float(one) for one in found]
+
+
+def _rooms(
+    prices: StackPrices, leaf: Leaf, states: list[State], work: ShapeWork, kind: int, path: Path
+) -> Rooms:
     """For layers of one kind. Of any of its stages rank r of p keeps what p - r micro-batches left
     at least, or r + 1 where the pipeline is a V."""
-    grid, cut, state = leaf.grid, leaf.cut, leaf.state
-    units, held = prices.units, prices.state(grid, cut, state).held_bytes
+    grid, cut, units = leaf.grid, leaf.cut, prices.units
+    held = [prices.state(grid, cut, state).held_bytes for state in states]
+    hulls = [prices.recompute_hull(leaf._replace(state=state), kind) for state in states]
     at = units.kind_of_unit.index(1 + kind)
     layer, head = prices.least_moments(grid, cut)
-    room = prices.most_live_bytes(grid, cut) - layer
     m, pp = grid.num_microbatches, grid.pp
     is_v = leaf.pipeline.schedule in V_SHAPED
-    return Room(
-        work.layer_s[kind],
-        held[at + 1] - held[at],
-        prices.recompute_hull(leaf, at),
-        units.num_layers_of_kind[kind],
-        tuple(min(m, rank + 1 if is_v else pp - rank) for rank in range(pp)),
-        room,
-        (work.ends_s[0], held[1]),
-        (work.ends_s[1], held[-1] - held[-2] + max(0.0, head - layer)),
-        0 if is_v else pp - 1,
+    num_points = max(map(len, hulls))
+    hulls = [(*hull, *[hull[-1]] * (num_points - len(hull))) for hull in hulls]
+    table = np.array(hulls)
+    first_s, last_s = prices.ends_s(grid, cut, kind)
+    return Rooms(
+        layer_s=work.layer_s[kind],
+        num_layers=units.num_layers_of_kind[kind],
+        flights=tuple(min(m, rank + 1 if is_v else pp - rank) for rank in range(pp)),
+        room_bytes=prices.most_live_bytes(grid, cut) - layer,
+        held=np.array([one[at + 1] - one[at] for one in held]),
+        points=tuple((table[:, i, 0], table[:, i, 1]) for i in range(num_points)),
+        first_s=first_s,
+        first_bytes=np.array([one[1] for one in held]),
+        last_s=last_s,
+        last_bytes=np.array([one[-1] - one[-2] + max(0.0, head - layer) for one in held]),
+        last_rank=0 if is_v else pp - 1,
+        num_microbatches=m,
+        path=path,
     )

@@ -14,7 +14,8 @@ from functools import cached_property
 from shardwright.cost_models.pipeline.fast import in_flight
 from shardwright.cost_models.pipeline.orders import ranks_of_stages
 from shardwright.planner.stacks.choices import Grid, Pipeline
-from shardwright.planner.stacks.partition import SLACK, Split
+from shardwright.planner.stacks.partition import Split
+from shardwright.planner.stacks.rooms import SLACK
 from shardwright.planner.stacks.splits import balanced_split, even_split
 from shardwright.planner.stacks.stages import Option, Place, RankPart, StagePricer, least_count
 from shardwright.specs import ScheduleName

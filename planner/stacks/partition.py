@@ -17,7 +17,9 @@ x_0 is then added. Nor is a step shorter than one micro-batch's way there and ba
 V(i, u), the least of the largest of these terms over all ways in which stages i, i + 1, ... can
 hold units u, u + 1, ..., counted from pass_i, follows from V(i + 1, .): an exact dynamic programme.
 With it as what is still to come, partial splits are extended best first (A*), so that whole ones
-appear in the order of their bounds, and only as many are made as are asked for.
+appear in the order of their bounds, and only as many are made as are asked for. Equal layers can
+be split in very many ways whose bounds are nearly equal: all of `FEW_SPLITS` are looked at, and of
+more those that come first.
 """
 
 from __future__ import annotations
@@ -27,11 +29,10 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
+from shardwright.planner.stacks.rooms import SLACK
 from shardwright.planner.stacks.stages import Option, Place, StagePricer
-
-SLACK = 1e-9
-"""Relative: sums in another order than the simulation's may differ by rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,13 @@ class Split:
 _Partial = tuple[float, int, int, int, float, float, float, tuple[int, ...], tuple[Option, ...]]
 """A bound, less the number of stages, a counter; the next unit, seconds of the stages passed, the
 longest path so far, what follows on the first rank, where stages stop, how they run."""
+
+
+FEW_SPLITS = 1000
+"""So many ways to split are all looked at."""
+
+_MOST_SPLITS, _MOST_PARTIALS = 12, 2000
+"""Of more ways so many are given, and so many partial ones extended."""
 
 
 class Partition:
@@ -127,7 +135,7 @@ class Partition:
         length = max(1, num_units // self._pp)
         for i in reversed(range(self._pp)):
             stop = earliest[i + 1]
-            length = self._longest(lambda n, i=i, stop=stop: (i, stop - n, stop), length, stop - i)
+            length = self._longest(partial(_ending_at, i, stop), length, stop - i)
             if length == 0:
                 return False
             earliest[i] = stop - length
@@ -137,7 +145,7 @@ class Partition:
         for i in range(self._pp):
             start = latest[i]
             most = num_units - (last - i) - start
-            length = self._longest(lambda n, i=i, start=start: (i, start, start + n), length, most)
+            length = self._longest(partial(_starting_at, i, start), length, most)
             latest[i + 1] = start + length
         latest[self._pp] = num_units
         self._earliest, self._latest = earliest, latest
@@ -183,6 +191,12 @@ class Partition:
             self._best[key] = found
         return found
 
+    def _are_few(self) -> bool:
+        """Whether all ways to split, and to recompute where stages can be run in several best
+        ways, are looked at."""
+        ways = math.comb(self._num_units - 1, self._pp - 1)
+        return bool(ways * self._stages.most_options**self._pp <= FEW_SPLITS)
+
     def splits(self) -> Iterator[Split]:
         """In the order of their bounds, as long as these are below the limit."""
         counter = itertools.count()
@@ -191,15 +205,18 @@ class Partition:
         if not self._find_windows():
             return
         first_s = self._still_s(0, 0)
+        left, left_partials = (-1, -1) if self._are_few() else (_MOST_SPLITS, _MOST_PARTIALS)
         heap: list[_Partial] = [(first_s, 0, next(counter), 0, 0.0, 0.0, 0.0, (), ())]
         while heap:
             bound_s, _, _, start, passed_s, worst_s, ends_s, starts, options = heapq.heappop(heap)
             i = len(options)
-            if bound_s * (1 - SLACK) >= self._limit():
+            if bound_s * (1 - SLACK) >= self._limit() or left == 0 or left_partials == 0:
                 return
             if i == self._pp:
+                left -= 1
                 yield Split(bound_s * (1 - SLACK), starts[:-1], options)
                 continue
+            left_partials -= 1
             for stop, option, alone_s in self._choices(i, start):
                 own_s = passed_s + alone_s
                 ends = ends_s
@@ -224,3 +241,11 @@ class Partition:
         messages_s = 2 * sum(self._messages_s[: self._pp - 1])
         back = (one.input_s if self._is_split else one.backward_s for one in options)
         return messages_s + sum(one.forward_s for one in options) + sum(back)
+
+
+def _ending_at(stage: int, stop: int, count: int) -> tuple[int, int, int]:
+    return stage, stop - count, stop
+
+
+def _starting_at(stage: int, start: int, count: int) -> tuple[int, int, int]:
+    return stage, start, start + count

@@ -39,6 +39,15 @@ class After:
     optimizer_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What a second of the device, and a kernel, add at least to a pass over some layers, whatever
+    else the stage has: the slopes of `StackModel.at_host_pace_s`, which is convex, there."""
+
+    forward: tuple[float, float]
+    backward: tuple[float, float]
+
+
 class StackPrices:
     """Prices under one problem and its constraints."""
 
@@ -53,6 +62,7 @@ class StackPrices:
         self._after: dict[tuple[object, ...], After] = {}
         self._most_live: dict[tuple[object, ...], float] = {}
         self._hulls: dict[tuple[object, ...], tuple[tuple[float, float], ...]] = {}
+        self._paces: dict[tuple[object, ...], Pace] = {}
         self._gathering: dict[tuple[object, ...], tuple[float, ...]] = {}
         self._messages: dict[tuple[object, ...], tuple[float, ...]] = {}
         self._unit_s: dict[tuple[object, ...], tuple[float, ...]] = {}
@@ -153,22 +163,61 @@ class StackPrices:
             self._moments[key] = layer, head
         return self._moments[key]
 
-    def recompute_hull(self, leaf: Leaf, unit: int) -> tuple[tuple[float, float], ...]:
-        """(seconds computed again, bytes still kept) of a unit: the policies that no mix of others
-        beats, the shortest first. Seconds are with what shows of gathering and moving meanwhile, at
-        the least: behind as much computing as could be."""
+    def pace(self, grid: Grid, cut: Cut, kind: int) -> Pace:
+        """Of layers of one kind."""
+        key = (*_shape(grid, cut), kind)
+        if key not in self._paces:
+            times, pricer = self.times(grid, cut), self.pricer
+            launch_s = pricer.launch_s(grid.tp)
+            at = self.units.kind_of_unit.index(1 + kind)
+
+            def slopes(device_s: float, kernels: float) -> tuple[float, float]:
+                host_s = kernels * launch_s
+                device, host = pricer.pace_slopes(device_s, host_s)
+                return device, host * launch_s
+
+            self._paces[key] = Pace(
+                slopes(_of(times.forward_s, at), _of(times.forward_kernels, at)),
+                slopes(_of(times.input_s, at) + _of(times.weight_s, at), _of(times.kernels, at)),
+            )
+        return self._paces[key]
+
+    def ends_s(self, grid: Grid, cut: Cut, kind: int) -> tuple[float, float]:
+        """What the embedding, and the head, add at least to a stage with layers of a kind."""
+        times, pace = self.times(grid, cut), self.pace(grid, cut, kind)
+
+        def added_s(at: int) -> float:
+            backward_s = _of(times.input_s, at) + _of(times.weight_s, at)
+            return self.measured_ratio(grid, cut) * (
+                pace.forward[0] * _of(times.forward_s, at)
+                + pace.forward[1] * _of(times.forward_kernels, at)
+                + pace.backward[0] * backward_s
+                + pace.backward[1] * _of(times.kernels, at)
+            )
+
+        return added_s(0), added_s(len(self.units.kind_of_unit) - 1)
+
+    def recompute_hull(self, leaf: Leaf, kind: int) -> tuple[tuple[float, float], ...]:
+        """(seconds that computing again adds at least, bytes still kept) of a layer: the policies
+        that no mix of others beats, the shortest first. Seconds are with what shows of gathering
+        and moving meanwhile, at the least: behind as much computing as could be."""
         grid, cut, state = leaf.grid, leaf.cut, leaf.state
-        is_offloaded, kind = "activations" in state.offload, self.units.kind_of_unit[unit]
-        gathering_s = self._gathering_s(leaf)[kind] if state.zero >= 2 else 0.0
+        is_offloaded = "activations" in state.offload
+        gathering_s = self._gathering_s(leaf)[1 + kind] if state.zero >= 2 else 0.0
         key = (*_shape(grid, cut), kind, is_offloaded, gathering_s)
         if key not in self._hulls:
-            ratio, points = self.measured_ratio(grid, cut), []
+            ratio, pace = self.measured_ratio(grid, cut), self.pace(grid, cut, kind)
+            at, points = self.units.kind_of_unit.index(1 + kind), []
             for policy in self._open_policies:
                 again = self.again(grid, cut, policy)
-                kept = again.saved_bytes[unit + 1] - again.saved_bytes[unit]
+                kept = _of(again.saved_bytes, at)
                 beside_s = gathering_s + is_offloaded * self.pricer.moving_s(2 * kept)
                 shown_s = self.pricer.exposed_s(beside_s, beside_s, gradients=None)
-                seconds = again.seconds[unit + 1] - again.seconds[unit] + shown_s
+                seconds = (
+                    pace.backward[0] * _of(again.seconds, at)
+                    + pace.backward[1] * _of(again.kernels, at)
+                    + min(pace.forward[0], pace.backward[0]) * shown_s
+                )
                 points.append((seconds * ratio, kept * (not is_offloaded)))
             self._hulls[key] = _lower_hull(sorted(points))
         return self._hulls[key]
@@ -281,6 +330,11 @@ def _lower_hull(points: list[tuple[float, float]]) -> tuple[tuple[float, float],
             hull.pop()
         hull.append((x, y))
     return tuple(hull)
+
+
+def _of(sums: Sums, at: int) -> float:
+    """Of one unit."""
+    return sums[at + 1] - sums[at]
 
 
 def _plain(grid: Grid) -> Grid:

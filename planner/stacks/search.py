@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from shardwright.cost_models.stacks.step import StackModel
 from shardwright.planner.layout_text import RANK_ORDERS
@@ -24,16 +25,19 @@ from shardwright.planner.search import MAX_TIES, TOLERANCE, Progress
 from shardwright.planner.stacks.bounds import (
     ShapeWork,
     after_bound_s,
-    room_of,
+    least_busy_s,
+    path_of,
     shape_work,
     step_bound_s,
 )
 from shardwright.planner.stacks.choices import Cut, Grid, Leaf, Pipeline, StackChoices, State
 from shardwright.planner.stacks.leaves import LeafSolver
-from shardwright.planner.stacks.partition import SLACK, Split
+from shardwright.planner.stacks.partition import Split
 from shardwright.planner.stacks.prices import StackPrices
+from shardwright.planner.stacks.rooms import SLACK
 from shardwright.planner.stacks.space import StackSpace
 from shardwright.planner.stacks.stages import StagePricer
+from shardwright.planner.stacks.units import ALONE
 from shardwright.specs import Candidate, Certificate, Layout, ScheduleName
 from shardwright.specs.layout import V_SHAPED
 
@@ -44,7 +48,9 @@ _RUNNER_UP_NODES = 400
 _RUNNER_UP_SIMULATIONS = 24
 _DIVES = 12
 """Simulations of plain layouts before the search proper."""
-_PLAIN_SCHEDULES = ("none", "1f1b", "interleaved-1f1b")
+_DIVE_CUTS, _DIVE_MICRO_BATCHES = 1, 2
+"""Dives look at so many cuts of a grid, with the least work, and at so many of the smallest
+micro-batches."""
 _PATIENCE, _LEAST_PATIENCE_S = 2.0, 10.0
 """Where nothing fits so far, a search goes on for so many times its limit, and so long at least."""
 
@@ -203,7 +209,7 @@ class _Search:
         )  # fmt: skip
 
     def _dive(self) -> None:
-        """Look at plain states and schedules alone, to have a good layout early."""
+        """Look at plain states alone, to have a good layout early."""
         self.is_diving = True
         self._push_shapes()
         self._advance_until(
@@ -256,7 +262,7 @@ class _Search:
             by_cut: dict[Cut, list[Grid]] = {}
             token_s: dict[Cut, float] = {}
             for grid in grids:
-                for cut, least_s in self.prices.ordered_cuts(grid):
+                for cut, least_s in self._cuts(grid):
                     by_cut.setdefault(cut, []).append(grid)
                     token_s[cut] = least_s
             for cut, own in by_cut.items():
@@ -264,6 +270,17 @@ class _Search:
                 passes = own[0].num_microbatches / own[0].pp
                 bound_s = token_s[cut] * self.prices.tokens(own[0]) * passes
                 self._push(bound_s, _Shape(cut, tuple(own)))
+
+    def _cuts(self, grid: Grid) -> list[tuple[Cut, float]]:
+        found = self.prices.ordered_cuts(grid)
+        if not self.is_diving:
+            return found
+        return found[:_DIVE_CUTS] if grid.micro_batch <= self._small_micro_batch else []
+
+    @cached_property
+    def _small_micro_batch(self) -> int:
+        sizes = sorted({grid.micro_batch for grid in self.space.valid})
+        return sizes[:_DIVE_MICRO_BATCHES][-1]
 
     def _price_shape(self, bound_s: float, node: _Shape) -> None:
         grid = node.grids[0]
@@ -281,27 +298,28 @@ class _Search:
 
     def _push_leaves(self, bound_s: float, node: _Pair) -> None:
         """Every pipeline under every state that may fit and may be fast enough."""
-        by_shape: dict[bool, list[tuple[float, Pipeline]]] = {}
+        states = self._states(node.grid, node.cut)
+        by_kind: dict[tuple[bool, int, bool], list[tuple[float, Pipeline]]] = {}
         for step_s, pipeline in self._pipelines(node):
-            by_shape.setdefault(pipeline.schedule in V_SHAPED, []).append((step_s, pipeline))
-        rank_s: dict[tuple[object, ...], float] = {}
-        for state in self._states(node.grid, node.cut):
-            for is_v, pipelines in by_shape.items():
-                key = (is_v, state.zero, state.shard_degree, state.reshard, state.offload)
-                if key not in rank_s or state.zero >= 2:
-                    leaf = Leaf(node.grid, node.cut, state, pipelines[0][1])
-                    rank_s[key] = self._rank_s(leaf, node.work)
-                self._push_pipelines(bound_s, node, state, pipelines, rank_s[key])
+            leaf = Leaf(node.grid, node.cut, ALONE, pipeline)
+            kind = pipeline.schedule in V_SHAPED, min(2, pipeline.vpp), leaf.is_split
+            by_kind.setdefault(kind, []).append((step_s, pipeline))
+        for pipelines in by_kind.values():
+            if pipelines[0][0] >= self.limit_s():
+                continue
+            leaf = Leaf(node.grid, node.cut, ALONE, pipelines[0][1])
+            all_busy_s = self._busy_s(leaf, states, node.work)
+            for state, busy_s in zip(states, all_busy_s, strict=True):
+                self._push_pipelines(bound_s, node, state, pipelines, busy_s)
 
     def _push_pipelines(
         self, bound_s: float, node: _Pair, state: State,
-        pipelines: list[tuple[float, Pipeline]], rank_s: float,
+        pipelines: list[tuple[float, Pipeline]], busy_s: float,
     ) -> None:  # fmt: skip
-        """``rank_s``: of the busiest rank for a micro-batch, at the least."""
-        if rank_s == math.inf:
+        """``busy_s``: until the busiest rank has done all micro-batches, at the least."""
+        if busy_s == math.inf:
             self._too_big.update(Leaf(node.grid, node.cut, state, one) for _, one in pipelines)
             return
-        busy_s = node.grid.num_microbatches * rank_s * (1 - SLACK)
         if max(busy_s * node.work.overlap_ratio, pipelines[0][0]) >= self.limit_s():
             return
         after_s = after_bound_s(self.prices, node.grid, node.cut, state)
@@ -314,23 +332,28 @@ class _Search:
                 leaf = Leaf(node.grid, node.cut, state, pipeline)
                 self._push(own_s, _Open(leaf, node.work))
 
-    def _rank_s(self, leaf: Leaf, work: ShapeWork) -> float:
-        """What the busiest rank takes for a micro-batch so that all fit, at the least."""
-        enough_s = self.limit_s() / (leaf.grid.num_microbatches * work.overlap_ratio)
-        found_s = 0.0
-        for kind in range(len(work.layer_s)):
-            room = room_of(self.prices, leaf, work, kind)
-            if enough_s < math.inf and not room.is_enough(enough_s):
-                return enough_s * (1 + 2 * SLACK)
-            found_s = max(found_s, room.least_rank_s())
-        return found_s
+    def _busy_s(self, leaf: Leaf, states: list[State], work: ShapeWork) -> list[float]:
+        """Until the busiest rank has done all micro-batches, at the least, before overlapping."""
+        blocks = not self.pricer.software.overlap_messages
+        orders = {state.rank_order for state in states} if leaf.grid.pp > 1 else set()
+        ordered = [leaf._replace(state=ALONE._replace(rank_order=order)) for order in orders]
+        message_s = min(
+            (
+                second
+                for one in ordered
+                for second in self.prices.messages_s(one)[: leaf.grid.pp - 1]
+            ),
+            default=0.0,
+        )
+        path = path_of(work, leaf, message_s, blocks=blocks)
+        limit_s = self.limit_s() / work.overlap_ratio
+        found = least_busy_s(self.prices, leaf, states, work, path, limit_s)
+        return [busy_s * (1 - SLACK) for busy_s in found]
 
     def _pipelines(self, node: _Pair) -> list[tuple[float, Pipeline]]:
         """Those that are open with their bounds, the least first."""
         kinds = self.prices.units.num_layers_of_kind
         found = self.space.valid_pipelines(node.grid)
-        if self.is_diving:
-            found = [one for one in found if one.schedule in _PLAIN_SCHEDULES] or found
         return sorted((step_bound_s(node.work, node.grid, one, kinds), one) for one in found)
 
     def _states(self, grid: Grid, cut: Cut) -> list[State]:

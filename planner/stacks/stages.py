@@ -104,6 +104,11 @@ class StagePricer:
         kind = self._prices.units.kind_of_unit[first] if first < last else -1
         return place, kind, max(0, last - first), ends
 
+    @property
+    def most_options(self) -> int:
+        """As many ways to run one stage may each be the best for some step."""
+        return len(self._policies) if self._is_split else 1
+
     def options(self, place: Place, start: int, stop: int) -> tuple[Option, ...]:
         """The best ways to run a stage that fit; none where it cannot fit."""
         key = self._key(place, (start, stop))
