@@ -184,18 +184,22 @@ def _rooms(
     hulls = [(*hull, *[hull[-1]] * (num_points - len(hull))) for hull in hulls]
     table = np.array(hulls)
     first_s, last_s = prices.ends_s(grid, cut, kind)
+    live = prices.most_live_bytes(grid, cut)
+    first_bytes = np.array([one[1] for one in held])
+    last_bytes = np.array([one[-1] - one[-2] for one in held])
     return Rooms(
         layer_s=work.layer_s[kind],
         num_layers=units.num_layers_of_kind[kind],
         flights=tuple(min(m, rank + 1 if is_v else pp - rank) for rank in range(pp)),
-        room_bytes=prices.most_live_bytes(grid, cut) - layer,
+        room_bytes=live - layer,
         held=np.array([one[at + 1] - one[at] for one in held]),
         points=tuple((table[:, i, 0], table[:, i, 1]) for i in range(num_points)),
         first_s=first_s,
-        first_bytes=np.array([one[1] for one in held]),
+        first_bytes=first_bytes,
         last_s=last_s,
-        last_bytes=np.array([one[-1] - one[-2] + max(0.0, head - layer) for one in held]),
+        last_bytes=last_bytes + max(0.0, head - layer),
         last_rank=0 if is_v else pp - 1,
         num_microbatches=m,
         path=path,
+        ends_fit=(first_bytes <= live) & (last_bytes + head <= live),
     )

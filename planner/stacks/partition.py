@@ -115,14 +115,21 @@ class Partition:
 
     def _longest(self, stage: Callable[[int], tuple[int, int, int]], guess: int, most: int) -> int:
         """How many units up to ``most`` a stage can hold at the most; 0 where not even one."""
-        count = max(0, min(guess, most))
-        if count and not self._can_be(*stage(count)):
-            while count and not self._can_be(*stage(count)):
-                count -= 1
+        if most < 1 or not self._can_be(*stage(1)):
+            return 0
+        count = max(1, min(guess, most))
+        if self._can_be(*stage(count)):
+            while count < most and self._can_be(*stage(count + 1)):
+                count += 1
             return count
-        while count < most and self._can_be(*stage(count + 1)):
-            count += 1
-        return count
+        low, high = 1, count
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._can_be(*stage(middle)):
+                low = middle
+            else:
+                high = middle
+        return low
 
     def _find_windows(self) -> bool:
         """Between which units stages may start so that all others can still be below the limit;

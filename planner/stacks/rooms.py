@@ -74,6 +74,8 @@ class Rooms:
     """That with the head: the first where the pipeline is a V."""
     num_microbatches: int
     path: Path
+    ends_fit: NDArray[np.bool_]
+    """Whether the first rank's and the last's other blocks fit alone: [n]."""
     _own_s: Floats = field(init=False)
     """For every micro-batch, beside layers: [ranks, 1]."""
     _messages_s: Floats = field(init=False)
@@ -119,7 +121,7 @@ class Rooms:
                 if (found >= later).all():
                     break
                 later = np.minimum(found, later)
-        return np.asarray(later[0] >= self.num_layers)
+        return np.asarray(later[0] >= self.num_layers) & self.ends_fit
 
     def _fitting(self, left_s: Floats) -> Floats:
         """Layers of each rank that has so much time for all micro-batches: [ranks, n]."""

@@ -48,9 +48,8 @@ _RUNNER_UP_NODES = 400
 _RUNNER_UP_SIMULATIONS = 24
 _DIVES = 12
 """Simulations of plain layouts before the search proper."""
-_DIVE_CUTS, _DIVE_MICRO_BATCHES = 1, 2
-"""Dives look at so many cuts of a grid, with the least work, and at so many of the smallest
-micro-batches."""
+_DIVE_MICRO_BATCHES = 2
+"""Dives look at so many of the smallest micro-batches."""
 _PATIENCE, _LEAST_PATIENCE_S = 2.0, 10.0
 """Where nothing fits so far, a search goes on for so many times its limit, and so long at least."""
 
@@ -272,10 +271,16 @@ class _Search:
                 self._push(bound_s, _Shape(cut, tuple(own)))
 
     def _cuts(self, grid: Grid) -> list[tuple[Cut, float]]:
+        """Those to look at; in dives, of each spread of experts the one with the least work."""
         found = self.prices.ordered_cuts(grid)
         if not self.is_diving:
             return found
-        return found[:_DIVE_CUTS] if grid.micro_batch <= self._small_micro_batch else []
+        if grid.micro_batch > self._small_micro_batch:
+            return []
+        best: dict[tuple[int, int], tuple[Cut, float]] = {}
+        for cut, least_s in found:
+            best.setdefault((cut.ep, cut.etp), (cut, least_s))
+        return list(best.values())
 
     @cached_property
     def _small_micro_batch(self) -> int:
