@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardwright.planner.stacks.choices import Cut, Grid, Leaf, Pipeline, State
 from shardwright.planner.stacks.prices import StackPrices
-from shardwright.planner.stacks.rooms import SLACK, Path, Rooms
+from shardwright.planner.stacks.rooms import SLACK, Floats, Path, Rooms
 from shardwright.specs import ScheduleName
 from shardwright.specs.layout import V_SHAPED
 
@@ -150,56 +151,95 @@ def path_of(work: ShapeWork, leaf: Leaf, message_s: float, *, blocks: bool) -> P
     return Path(work.forward_ratio, loop_ratio, message_s, message_s, received_s)
 
 
+@dataclass(frozen=True, slots=True)
+class StateRows:
+    """What layers and ends hold under the states of one shape on one grid, alike states once: n
+    rows."""
+
+    index: tuple[int, ...]
+    """Of each state, its row."""
+    held: Floats
+    """Of a layer of each kind: [kinds, n]."""
+    points: tuple[tuple[tuple[Floats, Floats], ...], ...]
+    """Of each kind, the recompute hull: seconds and bytes, [n] each."""
+    first_bytes: Floats
+    last_bytes: Floats
+
+
+def state_rows(prices: StackPrices, grid: Grid, cut: Cut, states: Sequence[State]) -> StateRows:
+    """Gathered weights alone differ with the order of ranks."""
+    rows: dict[State, int] = {}
+    index = [
+        rows.setdefault(one if one.zero >= 2 else one._replace(rank_order=""), len(rows))
+        for one in states
+    ]
+    chosen: dict[int, State] = {}
+    for row, state in zip(index, states, strict=True):
+        chosen.setdefault(row, state)
+    units = prices.units
+    held = [prices.state(grid, cut, state).held_bytes for state in chosen.values()]
+    starts = [units.kind_of_unit.index(1 + kind) for kind in range(len(units.num_layers_of_kind))]
+    return StateRows(
+        tuple(index),
+        np.array([[one[at + 1] - one[at] for one in held] for at in starts]),
+        tuple(
+            _padded([prices.recompute_hull(grid, cut, one, kind) for one in chosen.values()])
+            for kind in range(len(starts))
+        ),
+        np.array([one[1] for one in held]),
+        np.array([one[-1] - one[-2] for one in held]),
+    )
+
+
+def _padded(hulls: list[tuple[tuple[float, float], ...]]) -> tuple[tuple[Floats, Floats], ...]:
+    """Point by point; the last of shorter hulls again."""
+    longest = max(map(len, hulls))
+    table = np.array([(*hull, *[hull[-1]] * (longest - len(hull))) for hull in hulls])
+    return tuple((table[:, i, 0], table[:, i, 1]) for i in range(longest))
+
+
 def least_busy_s(
-    prices: StackPrices, leaf: Leaf, states: list[State], work: ShapeWork, path: Path,
-    limit_s: float,
-) -> list[float]:  # fmt: skip
+    prices: StackPrices, leaf: Leaf, rows: StateRows, work: ShapeWork, path: Path, limit_s: float
+) -> list[float]:
     """When the busiest rank has done all micro-batches so that all layers fit, under each state;
     some number of at least ``limit_s`` where it is no less."""
     m, pp = leaf.grid.num_microbatches, leaf.grid.pp
-    found = np.zeros(len(states))
+    found = np.zeros(len(rows.first_bytes))
     for kind, layer_s in enumerate(work.layer_s):
-        rooms = _rooms(prices, leaf, states, work, kind, path)
+        rooms = _rooms(prices, leaf, rows, work, kind, path)
         if limit_s < math.inf:
             found[~rooms.are_enough(limit_s)] = limit_s * (1 + 2 * SLACK)
         else:
             low_s = m * rooms.num_layers * layer_s / pp
             found = np.maximum(found, rooms.least_busy_s(low_s))
-    return [float(one) for one in found]
+    by_row = found.tolist()
+    return [by_row[row] for row in rows.index]
 
 
 def _rooms(
-    prices: StackPrices, leaf: Leaf, states: list[State], work: ShapeWork, kind: int, path: Path
+    prices: StackPrices, leaf: Leaf, rows: StateRows, work: ShapeWork, kind: int, path: Path
 ) -> Rooms:
     """For layers of one kind. Of any of its stages rank r of p keeps what p - r micro-batches left
     at least, or r + 1 where the pipeline is a V."""
-    grid, cut, units = leaf.grid, leaf.cut, prices.units
-    held = [prices.state(grid, cut, state).held_bytes for state in states]
-    hulls = [prices.recompute_hull(leaf._replace(state=state), kind) for state in states]
-    at = units.kind_of_unit.index(1 + kind)
+    grid, cut = leaf.grid, leaf.cut
     layer, head = prices.least_moments(grid, cut)
+    live = prices.most_live_bytes(grid, cut)
     m, pp = grid.num_microbatches, grid.pp
     is_v = leaf.pipeline.schedule in V_SHAPED
-    num_points = max(map(len, hulls))
-    hulls = [(*hull, *[hull[-1]] * (num_points - len(hull))) for hull in hulls]
-    table = np.array(hulls)
     first_s, last_s = prices.ends_s(grid, cut, kind)
-    live = prices.most_live_bytes(grid, cut)
-    first_bytes = np.array([one[1] for one in held])
-    last_bytes = np.array([one[-1] - one[-2] for one in held])
     return Rooms(
         layer_s=work.layer_s[kind],
-        num_layers=units.num_layers_of_kind[kind],
+        num_layers=prices.units.num_layers_of_kind[kind],
         flights=tuple(min(m, rank + 1 if is_v else pp - rank) for rank in range(pp)),
         room_bytes=live - layer,
-        held=np.array([one[at + 1] - one[at] for one in held]),
-        points=tuple((table[:, i, 0], table[:, i, 1]) for i in range(num_points)),
+        held=rows.held[kind],
+        points=rows.points[kind],
         first_s=first_s,
-        first_bytes=first_bytes,
+        first_bytes=rows.first_bytes,
         last_s=last_s,
-        last_bytes=last_bytes + max(0.0, head - layer),
+        last_bytes=rows.last_bytes + max(0.0, head - layer),
         last_rank=0 if is_v else pp - 1,
         num_microbatches=m,
         path=path,
-        ends_fit=(first_bytes <= live) & (last_bytes + head <= live),
+        ends_fit=(rows.first_bytes <= live) & (rows.last_bytes + head <= live),
     )

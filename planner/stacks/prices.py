@@ -197,13 +197,14 @@ class StackPrices:
 
         return added_s(0), added_s(len(self.units.kind_of_unit) - 1)
 
-    def recompute_hull(self, leaf: Leaf, kind: int) -> tuple[tuple[float, float], ...]:
+    def recompute_hull(
+        self, grid: Grid, cut: Cut, state: State, kind: int
+    ) -> tuple[tuple[float, float], ...]:
         """(seconds that computing again adds at least, bytes still kept) of a layer: the policies
         that no mix of others beats, the shortest first. Seconds are with what shows of gathering
         and moving meanwhile, at the least: behind as much computing as could be."""
-        grid, cut, state = leaf.grid, leaf.cut, leaf.state
         is_offloaded = "activations" in state.offload
-        gathering_s = self._gathering_s(leaf)[1 + kind] if state.zero >= 2 else 0.0
+        gathering_s = self._gathering_s(grid, cut, state)[1 + kind] if state.zero >= 2 else 0.0
         key = (*_shape(grid, cut), kind, is_offloaded, gathering_s)
         if key not in self._hulls:
             ratio, pace = self.measured_ratio(grid, cut), self.pace(grid, cut, kind)
@@ -222,10 +223,9 @@ class StackPrices:
             self._hulls[key] = _lower_hull(sorted(points))
         return self._hulls[key]
 
-    def _gathering_s(self, leaf: Leaf) -> tuple[float, ...]:
+    def _gathering_s(self, grid: Grid, cut: Cut, state: State) -> tuple[float, ...]:
         """Of one unit of each kind, what ZeRO gathers and scatters in both passes."""
-        grid, cut = leaf.grid, leaf.cut
-        state = leaf.state._replace(offload="none")
+        state = state._replace(offload="none")
         pp = grid.pp if state.rank_order != ALONE.rank_order else 1
         key = (grid.tp, grid.cp, grid.dp, pp, cut.ep, cut.etp, state)
         if key not in self._gathering:

@@ -24,10 +24,12 @@ from shardwright.planner.problem import Constraints, Problem
 from shardwright.planner.search import MAX_TIES, TOLERANCE, Progress
 from shardwright.planner.stacks.bounds import (
     ShapeWork,
+    StateRows,
     after_bound_s,
     least_busy_s,
     path_of,
     shape_work,
+    state_rows,
     step_bound_s,
 )
 from shardwright.planner.stacks.choices import Cut, Grid, Leaf, Pipeline, StackChoices, State
@@ -309,11 +311,13 @@ class _Search:
             leaf = Leaf(node.grid, node.cut, ALONE, pipeline)
             kind = pipeline.schedule in V_SHAPED, min(2, pipeline.vpp), leaf.is_split
             by_kind.setdefault(kind, []).append((step_s, pipeline))
+        rows = state_rows(self.prices, node.grid, node.cut, states)
+        orders = {state.rank_order for state in states}
         for pipelines in by_kind.values():
             if pipelines[0][0] >= self.limit_s():
                 continue
             leaf = Leaf(node.grid, node.cut, ALONE, pipelines[0][1])
-            all_busy_s = self._busy_s(leaf, states, node.work)
+            all_busy_s = self._busy_s(leaf, rows, orders, node.work)
             for state, busy_s in zip(states, all_busy_s, strict=True):
                 self._push_pipelines(bound_s, node, state, pipelines, busy_s)
 
@@ -337,11 +341,14 @@ class _Search:
                 leaf = Leaf(node.grid, node.cut, state, pipeline)
                 self._push(own_s, _Open(leaf, node.work))
 
-    def _busy_s(self, leaf: Leaf, states: list[State], work: ShapeWork) -> list[float]:
+    def _busy_s(
+        self, leaf: Leaf, rows: StateRows, orders: set[str], work: ShapeWork
+    ) -> list[float]:
         """Until the busiest rank has done all micro-batches, at the least, before overlapping."""
         blocks = not self.pricer.software.overlap_messages
-        orders = {state.rank_order for state in states} if leaf.grid.pp > 1 else set()
         ordered = [leaf._replace(state=ALONE._replace(rank_order=order)) for order in orders]
+        if leaf.grid.pp == 1:
+            ordered = []
         message_s = min(
             (
                 second
@@ -352,7 +359,7 @@ class _Search:
         )
         path = path_of(work, leaf, message_s, blocks=blocks)
         limit_s = self.limit_s() / work.overlap_ratio
-        found = least_busy_s(self.prices, leaf, states, work, path, limit_s)
+        found = least_busy_s(self.prices, leaf, rows, work, path, limit_s)
         return [busy_s * (1 - SLACK) for busy_s in found]
 
     def _pipelines(self, node: _Pair) -> list[tuple[float, Pipeline]]:
