@@ -314,6 +314,18 @@ class StackModel:
             for index in range(len(layout.stages))
         )
 
+    def accumulation_s(self, layout: Layout) -> tuple[float, ...]:
+        """Of each virtual stage, what adding a micro-batch's gradients takes by kernels of their
+        own, before the pace of host and device; it is part of its backward pass."""
+        if self.software.fused_accumulation:
+            return (0.0,) * len(layout.stages)
+        compiled = self.software.compile or layout.compile
+        updates = Updates(
+            self.model, self.training, layout, self._links, self._rates[compiled],
+            self.parameters, axes(layout),
+        )  # fmt: skip
+        return tuple(map(updates.accumulation_s, self.trained(layout)))
+
     def gathering_s(self, layout: Layout) -> tuple[float, ...]:
         """Of each virtual stage, what is gathered and scattered beside both its passes for one
         micro-batch; what is in host memory apart."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from dataclasses import dataclass
 
 from shardwright.cost_models.stacks.step import StackModel
@@ -56,6 +57,7 @@ class StackPrices:
         self.units = UnitPricer(problem, pricer, space.others)
         self._times: dict[tuple[object, ...], UnitTimes] = {}
         self._again: dict[tuple[object, ...], UnitAgain] = {}
+        self._added: dict[tuple[object, ...], Sums] = {}
         self._shards: dict[tuple[object, ...], tuple[Sums, Sums]] = {}
         self._states: dict[tuple[object, ...], UnitState] = {}
         self._frames: dict[tuple[object, ...], Layout] = {}
@@ -259,6 +261,17 @@ class StackPrices:
         if key not in self._states:
             self._states[key] = self.units.state(grid, cut, plain)
         return self._states[key]
+
+    def weight_s(self, grid: Grid, cut: Cut, state: State) -> Sums:
+        """Of the gradient of the weights, with adding it up."""
+        alone = self.times(grid, cut).weight_s
+        if self.pricer.software.fused_accumulation:
+            return alone
+        plain = state._replace(rank_order=ALONE.rank_order)
+        key = (grid.tp, grid.pp > 1, cut.ep, cut.etp, plain)
+        if key not in self._added:
+            self._added[key] = self.units.accumulation_s(grid, cut, plain)
+        return tuple(map(operator.add, alone, self._added[key]))
 
     def frame(self, grid: Grid, cut: Cut, state: State) -> Layout:
         """A layout over those ranks, whatever its stages."""

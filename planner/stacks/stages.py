@@ -78,6 +78,7 @@ class StagePricer:
         self._is_split = is_split
         pricer, space = prices.pricer, prices.space
         self._times = prices.times(grid, cut)
+        self._weight_s = prices.weight_s(grid, cut, state)
         self._bytes = prices.state(grid, cut, state)
         self._room = prices.most_live_bytes(grid, cut)
         self._launch_s = pricer.launch_s(grid.tp)
@@ -123,7 +124,7 @@ class StagePricer:
         found = self._least.get(key)
         if found is None:
             times, grid, pricer = self._times, self._grid, self._prices.pricer
-            device_s = _of(times.input_s, start, stop) + _of(times.weight_s, start, stop)
+            device_s = _of(times.input_s, start, stop) + _of(self._weight_s, start, stop)
             found = self._least[key] = (
                 self._ratio * pricer.at_host_pace_s(
                     _of(times.forward_s, start, stop), _of(times.forward_kernels, start, stop),
@@ -157,7 +158,7 @@ class StagePricer:
         one = self._prices.after(grid, self._cut, self._state, trained)
         # Messages make both windows longer than without them, but by no more than this.
         more_s = 2 * self._exchange * self._launch_s
-        backward_s = _of(times.input_s, start, stop) + _of(times.weight_s, start, stop)
+        backward_s = _of(times.input_s, start, stop) + _of(self._weight_s, start, stop)
         window_s = pricer.at_host_pace_s(backward_s, _of(times.kernels, start, stop), grid.tp)
         reduction_s = pricer.exposed_s(
             one.reduction_s, self._ratio * (window_s + more_s), gradients=True
@@ -332,7 +333,7 @@ class StagePricer:
             _of(times.forward_kernels, start, stop) + exchanged, grid.tp,
         )  # fmt: skip
         input_s = _of(times.input_s, start, stop) + again_s + backward_shards_s
-        weight_s = _of(times.weight_s, start, stop)
+        weight_s = _of(self._weight_s, start, stop)
         kernels = _of(times.kernels, start, stop) + again_kernels + exchanged
         device_s = input_s + weight_s
         paced_s = pricer.at_host_pace_s(device_s, kernels, grid.tp)

@@ -102,16 +102,27 @@ class UnitPricer:
         return (0.0, *itertools.accumulate(self._spread(by_kind)))
 
     def times(self, grid: Grid, cut: Cut) -> UnitTimes:
-        """Without recomputation; pp and dp have no part in it."""
-        rows = self._pricer.stage_times(self.probe(grid, cut, ALONE))
+        """Without recomputation, and without adding gradients up; pp and dp have no part in it."""
+        layout = self.probe(grid, cut, ALONE)
+        rows, added_s = self._pricer.stage_times(layout), self._pricer.accumulation_s(layout)
         return UnitTimes(
             self._sums([one.forward.total_s for one in rows]),
             self._sums([one.forward.kernels for one in rows]),
             self._sums([one.backward_input.total_s for one in rows]),
-            self._sums([one.backward_weight.total_s for one in rows]),
+            self._sums(
+                [
+                    one.backward_weight.total_s - own_s
+                    for one, own_s in zip(rows, added_s, strict=True)
+                ]
+            ),
             self._sums([one.backward_input.kernels + one.backward_weight.kernels for one in rows]),
             self._sums([one.forward.ep_s + one.backward_input.ep_s for one in rows]),
         )
+
+    def accumulation_s(self, grid: Grid, cut: Cut, state: State) -> Sums:
+        """What adding a micro-batch's gradients takes where no product does it by itself."""
+        layout = self.probe(grid._replace(micro_batch=1), cut, state, is_apart=grid.pp > 1)
+        return self._sums(self._pricer.accumulation_s(layout))
 
     def again(self, grid: Grid, cut: Cut, recompute: str, loss_chunks: int) -> UnitAgain:
         """Under one policy. More than one chunk of the loss makes its logits again, which counts
