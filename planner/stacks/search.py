@@ -238,12 +238,13 @@ class _Search:
 
     def _advance_until(self, is_done: Callable[[], bool]) -> None:
         while self.heap and not is_done():
-            _, _, bound_s, _, node = heapq.heappop(self.heap)
+            floor_s, _, bound_s, _, node = heapq.heappop(self.heap)
             if bound_s >= self.limit_s():
                 self.aside.append((bound_s, node))
                 continue
             self.opened += 1
-            least_s = min(bound_s, self.best_step_s)
+            # Dives leave most layouts out, so that their bounds say nothing of these.
+            least_s = 0.0 if self.is_diving else min(floor_s, self.best_step_s)
             self.progress(Progress(self.simulations, self.best_step_s, least_s))
             if isinstance(node, _Open):
                 self._solve(bound_s, node)
