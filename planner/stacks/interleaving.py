@@ -16,12 +16,10 @@ from shardwright.cost_models.pipeline.orders import ranks_of_stages
 from shardwright.planner.stacks.choices import Grid, Pipeline
 from shardwright.planner.stacks.partition import Split
 from shardwright.planner.stacks.rooms import SLACK
+from shardwright.planner.stacks.space import FEW_INTERLEAVED
 from shardwright.planner.stacks.splits import balanced_split, even_split
 from shardwright.planner.stacks.stages import Option, Place, RankPart, StagePricer, least_count
 from shardwright.specs import ScheduleName
-
-FEW_SPLITS = 256
-"""So many ways to split are all looked at."""
 
 _FEW_QUICK = 2
 """Of more ways no quick bound is made."""
@@ -80,7 +78,7 @@ class Interleaving:
         num_units, num_stages = self._stages.num_units, self._num_stages
         if self._fixed is not None:
             return [self._fixed]
-        if self.num_ways(num_units, num_stages) <= FEW_SPLITS:
+        if self.num_ways(num_units, num_stages) <= FEW_INTERLEAVED:
             return list(itertools.combinations(range(1, num_units), num_stages - 1))
         ways = (balanced_split(self._unit_s, num_stages), even_split(num_units, num_stages))
         return list(dict.fromkeys(ways))
@@ -117,13 +115,15 @@ class Interleaving:
     def _options(self, edges: tuple[int, ...]) -> tuple[Option, ...] | None:
         """Of each stage; None where a rank does not fit or cannot be below the limit."""
         found: dict[int, Option] = {}
+        passed_s = 0.0
         for rank, own in enumerate(self._own):
             best = min(
                 self._fitting(edges, rank, own),
                 key=lambda options: sum(one.backward_s for one in options), default=None,
             )  # fmt: skip
-            if best is None or self._work_s(best) >= self._limit():
+            if best is None or passed_s + self._work_s(best) >= self._limit():
                 return None
+            passed_s += best[0].total_s if self._name in _UNSPLIT else best[0].forward_s
             found |= dict(zip(own, best, strict=True))
         return tuple(found[stage] for stage in range(self._num_stages))
 

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from shardwright.planner.stacks.rooms import SLACK
+from shardwright.planner.stacks.space import FEW_SPLITS
 from shardwright.planner.stacks.stages import Option, Place, StagePricer
 
 
@@ -49,9 +50,6 @@ _Partial = tuple[float, int, int, int, float, float, float, tuple[int, ...], tup
 """A bound, less the number of stages, a counter; the next unit, seconds of the stages passed, the
 longest path so far, what follows on the first rank, where stages stop, how they run."""
 
-
-FEW_SPLITS = 1000
-"""So many ways to split are all looked at."""
 
 _MOST_SPLITS, _MOST_PARTIALS = 12, 2000
 """Of more ways so many are given, and so many partial ones extended."""

@@ -45,6 +45,9 @@ MOST_GRIDS = 60_000
 """Grids times sizes of micro-batches that are searched."""
 OFFLOADS = ("none", "optimizer", "activations", "activations+optimizer")
 """Weights are offloaded only where that is fixed: ZeRO 3 shards them over faster links."""
+FEW_SPLITS, FEW_INTERLEAVED = 1000, 256
+"""So many ways to split a model over ranks of one stage, and of several, are all looked at: two
+that differ little in their bound differ little in their step."""
 LOSS_CHUNKS = (1, 2, 4, 8, 16)
 """More chunks take no longer under the model, so that the fewest that fit are best."""
 
@@ -463,8 +466,10 @@ class StackSpace:
             "zero 0 to 3 over all copies, or as many as one link domain has room for",
             "offload " + " or ".join(self.fixed_or("offload", OFFLOADS)),
             "ranks of data parallelism outside or inside the pipeline",
-            "of each the best stage boundaries (with one stage a rank: of all), recomputation of"
-            f" each rank ({' or '.join(self.recomputes)}) and chunks of the loss",
+            f"of each the best stage boundaries, recomputation of each rank"
+            f" ({' or '.join(self.recomputes)}) and chunks of the loss: with one stage a rank all"
+            f" of up to {FEW_SPLITS:,} ways to split, else those that an exact programme ranks"
+            f" first; with several all of up to {FEW_INTERLEAVED}, else the balanced and the even",
         ]
         fixed = normalise_choices(self.constraints.fixed)
         if fixed:
