@@ -113,7 +113,7 @@ class StackMemory:
             largest_saved=largest_saved,
         )
 
-    def gathered_bytes(self, wholes: Sequence[float], gradients: float) -> float:
+    def gathered_bytes(self, wholes: Sequence[float], gradient_bytes: float) -> float:
         """Whole units under ZeRO, at work and fetched ahead, and the gradient of one.
 
         ``wholes``: of the stage's units, the largest first.
@@ -123,8 +123,9 @@ class StackMemory:
         if most is not None:
             dtypes = self._training.dtypes
             weights = min(weights, most * dtypes.parameter_bytes)
-            gradients = min(gradients, most / 2 * (dtypes.parameter_bytes + dtypes.gradient_bytes))
-        return weights + gradients
+            most_bytes = most / 2 * (dtypes.parameter_bytes + dtypes.gradient_bytes)
+            gradient_bytes = min(gradient_bytes, most_bytes)
+        return weights + gradient_bytes
 
     def parts(
         self,

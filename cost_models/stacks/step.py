@@ -620,9 +620,9 @@ class StackModel:
         """What tensors of a rank may take up at most for the verdict ``fits``."""
         return self._memory.most_live_bytes(layout, self.capacity_bytes)
 
-    def gathered_bytes(self, wholes: Sequence[float], gradient: float) -> float:
+    def gathered_bytes(self, wholes: Sequence[float], gradient_bytes: float) -> float:
         """See `StackMemory.gathered_bytes`."""
-        return self._memory.gathered_bytes(wholes, gradient)
+        return self._memory.gathered_bytes(wholes, gradient_bytes)
 
     def memory_of_kind(self, layout: Layout, kind: MemoryKind) -> tuple[int, ...]:
         """Peak bytes of each pipeline rank as a kind of measurement reads them.
