@@ -41,7 +41,7 @@ SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipev")
 CHEAP_MODULES = ("norm", "mlp_act", "moe_act", "mla_up_proj")
 """Recomputed together as one policy: little work for many bytes (Korthikanti et al. 2022,
 DeepSeek-V3)."""
-MOST_GRIDS = 60_000
+MOST_GRIDS = 100_000
 """Grids times sizes of micro-batches that are searched."""
 OFFLOADS = ("none", "optimizer", "activations", "activations+optimizer")
 """Weights are offloaded only where that is fixed: ZeRO 3 shards them over faster links."""
