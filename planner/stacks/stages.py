@@ -92,18 +92,30 @@ class StagePricer:
         self._known: dict[tuple[object, ...], tuple[Option, ...]] = {}
         self._after: dict[tuple[object, ...], After] = {}
         self._least: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._known_alike: dict[Range, tuple[object, ...]] = {}
+        self._known_parts: dict[tuple[object, ...], RankPart] = {}
+        self._known_options: dict[tuple[object, ...], Option] = {}
         self._known_static: dict[Range, tuple[float, float, float]] = {}
         self._refused: set[tuple[object, ...]] = set()
 
     def _key(self, place: Place, units: Range) -> tuple[object, ...]:
         """Stages with the same key are alike."""
-        start, stop = units
+        return place, self._alike(units)
+
+    def _alike(self, units: Range) -> tuple[object, ...]:
+        """What of its units a stage's price depends on."""
+        found = self._known_alike.get(units)
+        if found is None:
+            found = self._known_alike[units] = self._find_alike(*units)
+        return found
+
+    def _find_alike(self, start: int, stop: int) -> tuple[object, ...]:
         ends = (start == 0, stop == self.num_units)
         first, last = max(start, 1), min(stop, self.num_units - 1)
         if first < last and self._run_ends[first] < last:
-            return place, units
+            return start, stop
         kind = self._prices.units.kind_of_unit[first] if first < last else -1
-        return place, kind, max(0, last - first), ends
+        return kind, max(0, last - first), ends
 
     @property
     def most_options(self) -> int:
@@ -257,6 +269,17 @@ class StagePricer:
         self, message_sign: int, start: int, stop: int, policy: str, chunks: int
     ) -> RankPart:
         """What one stage adds to its rank's memory."""
+        key = (message_sign, self._alike((start, stop)), policy, chunks)
+        found = self._known_parts.get(key)
+        if found is None:
+            found = self._known_parts[key] = self._price_part(
+                message_sign, start, stop, policy, chunks
+            )
+        return found
+
+    def _price_part(
+        self, message_sign: int, start: int, stop: int, policy: str, chunks: int
+    ) -> RankPart:
         saved, working = self._activations(start, stop, policy, chunks)
         held, gathered, step_copy = self._static(start, stop)
         saved = max(0.0, saved + message_sign * self._message_bytes)
@@ -317,6 +340,18 @@ class StagePricer:
         return self._prices.again(self._grid, self._cut, policy, chunks)
 
     def option(self, place: Place, start: int, stop: int, policy: str, chunks: int) -> Option:
+        """The stage's seconds under a policy."""
+        key = (place.neighbours, self._alike((start, stop)), policy, chunks)
+        found = self._known_options.get(key)
+        if found is None:
+            found = self._known_options[key] = self._price_option(
+                place, start, stop, policy, chunks
+            )
+        return found
+
+    def _price_option(
+        self, place: Place, start: int, stop: int, policy: str, chunks: int
+    ) -> Option:
         times, pricer, grid = self._times, self._prices.pricer, self._grid
         again_s = again_kernels = forward_shards_s = backward_shards_s = 0.0
         for part, first, last in self._parts(start, stop, policy):
