@@ -30,8 +30,8 @@ class LeafSolver:
         self._seen: set[tuple[object, ...]] = set()
 
     def quick_bound_s(self) -> float:
-        """A bound without memory and recomputation: more than 0 where few ways to split are looked
-        at."""
+        """A bound under any state, without memory and recomputation: more than 0 where few ways to
+        split are looked at."""
         if self._leaf.grid.pp == 1 or self._has_one_stage:
             return 0.0
         return self._interleaving().quick_bound_s()

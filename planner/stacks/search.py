@@ -306,17 +306,17 @@ class _Search:
 
     def _push_leaves(self, bound_s: float, node: _Pair) -> None:
         """Every pipeline under every state that may fit and may be fast enough."""
-        states = self._states(node.grid, node.cut)
         by_kind: dict[tuple[bool, int, bool], list[tuple[float, Pipeline]]] = {}
         for step_s, pipeline in self._pipelines(node):
             leaf = Leaf(node.grid, node.cut, ALONE, pipeline)
             kind = pipeline.schedule in V_SHAPED, min(2, pipeline.vpp), leaf.is_split
             by_kind.setdefault(kind, []).append((step_s, pipeline))
+        if not by_kind:
+            return
+        states = self._states(node.grid, node.cut)
         rows = state_rows(self.prices, node.grid, node.cut, states)
         orders = {state.rank_order for state in states}
         for pipelines in by_kind.values():
-            if pipelines[0][0] >= self.limit_s():
-                continue
             leaf = Leaf(node.grid, node.cut, ALONE, pipelines[0][1])
             all_busy_s = self._busy_s(leaf, rows, orders, node.work)
             for state, busy_s in zip(states, all_busy_s, strict=True):
@@ -364,10 +364,16 @@ class _Search:
         return [busy_s * (1 - SLACK) for busy_s in found]
 
     def _pipelines(self, node: _Pair) -> list[tuple[float, Pipeline]]:
-        """Those that are open with their bounds, the least first."""
-        kinds = self.prices.units.num_layers_of_kind
-        found = self.space.valid_pipelines(node.grid)
-        return sorted((step_bound_s(node.work, node.grid, one, kinds), one) for one in found)
+        """Those that are open and may be fast enough with their bounds, the least first."""
+        kinds, found = self.prices.units.num_layers_of_kind, []
+        for pipeline in self.space.valid_pipelines(node.grid):
+            bound_s = step_bound_s(node.work, node.grid, pipeline, kinds)
+            if pipeline.vpp > 1 and bound_s < self.limit_s():
+                leaf = Leaf(node.grid, node.cut, ALONE, pipeline)
+                bound_s = max(bound_s, self._solver(leaf, node.work).quick_bound_s())
+            if bound_s < self.limit_s():
+                found.append((bound_s, pipeline))
+        return sorted(found)
 
     def _states(self, grid: Grid, cut: Cut) -> list[State]:
         found = self.space.valid_states(grid, cut)
@@ -384,13 +390,7 @@ class _Search:
     def _solve(self, bound_s: float, node: _Open) -> None:
         """Simulate the leaf's next way to split, if it has one."""
         if node.solver is None:
-            node.solver = LeafSolver(
-                self.prices, self._stages_of(node.leaf), node.leaf, node.work, self.limit_s
-            )
-            own_s = node.solver.quick_bound_s()
-            if own_s > bound_s * (1 + SLACK):
-                self._push(own_s, node)
-                return
+            node.solver = self._solver(node.leaf, node.work)
         split = node.solver.next_split()
         if split is None:
             if self.limit_s() == math.inf and node.leaf not in self.simulated:
@@ -398,6 +398,9 @@ class _Search:
             return
         self._simulate(node, node.solver, split)
         self._push(max(bound_s, split.bound_s), node)
+
+    def _solver(self, leaf: Leaf, work: ShapeWork) -> LeafSolver:
+        return LeafSolver(self.prices, self._stages_of(leaf), leaf, work, self.limit_s)
 
     def _stages_of(self, leaf: Leaf) -> StagePricer:
         key = (leaf.grid, leaf.cut, leaf.state, leaf.is_split)

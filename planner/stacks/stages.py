@@ -131,12 +131,13 @@ class StagePricer:
         return found
 
     def least_s(self, start: int, stop: int) -> tuple[float, float]:
-        """Forward and backward of a stage, without recomputation, messages and shards."""
+        """Forward and backward of a stage under any state: without recomputation, messages, shards
+        and adding gradients up."""
         key = self._key(Place(0, 0, 0), (start, stop))
         found = self._least.get(key)
         if found is None:
             times, grid, pricer = self._times, self._grid, self._prices.pricer
-            device_s = _of(times.input_s, start, stop) + _of(self._weight_s, start, stop)
+            device_s = _of(times.input_s, start, stop) + _of(times.weight_s, start, stop)
             found = self._least[key] = (
                 self._ratio * pricer.at_host_pace_s(
                     _of(times.forward_s, start, stop), _of(times.forward_kernels, start, stop),
