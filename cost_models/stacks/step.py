@@ -566,20 +566,6 @@ class StackModel:
         shares["pp_comm"] = min(left, pp_s)
         return Breakdown(**shares, bubble=left - shares["pp_comm"])
 
-    def trained(self, layout: Layout) -> tuple[Trained, ...]:
-        """Parameters that a rank trains in each virtual stage."""
-        s = self._builder.sharding(layout)
-        return tuple(
-            self._trained(layout, self._builder.holdings(layout, index, s))
-            for index in range(len(layout.stages))
-        )
-
-    def message_bytes(self, layout: Layout) -> float:
-        """What one rank hands to the next stage for one micro-batch."""
-        return self._builder.message_bytes(self._builder.sharding(layout))
-
-    # Memory
-
     def memory(
         self, layout: Layout, holdings: Sequence[tuple[Holding, ...]] | None = None
     ) -> tuple[MemoryParts, ...]:
@@ -635,10 +621,6 @@ class StackModel:
     def host_bytes(self, layout: Layout) -> tuple[int, ...]:
         """Host memory that one rank of each pipeline rank takes for offloaded state."""
         return self._memory.host_bytes(layout, self._stage_bytes(layout, None))
-
-    def most_live_bytes(self, layout: Layout) -> float:
-        """What tensors may take up on a rank that surely fits."""
-        return self._memory.most_live_bytes(layout, self.capacity_bytes)
 
     def verdict(self, memory: Sequence[MemoryParts]) -> MemoryVerdict:
         """Whether it fits, may fit (``edge``) or does not; see `StackMemory.verdict`."""
