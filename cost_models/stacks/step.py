@@ -566,6 +566,8 @@ class StackModel:
         shares["pp_comm"] = min(left, pp_s)
         return Breakdown(**shares, bubble=left - shares["pp_comm"])
 
+    # Memory
+
     def memory(
         self, layout: Layout, holdings: Sequence[tuple[Holding, ...]] | None = None
     ) -> tuple[MemoryParts, ...]:
