@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from shardwright.cost_models.stacks.step import StackModel
+from shardwright.planner.host_memory import host_overflow_in_words
 from shardwright.planner.layout_text import RANK_ORDERS
 from shardwright.planner.problem import Constraints, Problem
 from shardwright.planner.search import MAX_TIES, TOLERANCE, Progress
@@ -420,6 +421,8 @@ class _Search:
                 if self.pricer.verdict([parts]) != "fits"
             ]  # fmt: skip
             solver.refuse(split, over)
+            return
+        if host_overflow_in_words(self.pricer, layout) is not None:
             return
         self.simulated.add(node.leaf)
         self.simulations += 1

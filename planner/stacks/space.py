@@ -107,20 +107,26 @@ class StackSpace:
         return boundaries_of(stops, self.problem) if isinstance(stops, tuple) else None
 
     @cached_property
+    def lacking(self) -> list[str]:
+        """What the software cannot run and nobody fixed."""
+        fixed = normalise_choices(self.constraints.fixed)
+        return [name for name in self.problem.software.lacks if self._test(name)[0] not in fixed]
+
+    @cached_property
     def _tests(self) -> list[tuple[str, Test]]:
-        found: list[tuple[str, Test]] = []
-        for name in sorted(self.constraints.forbidden):
-            field, equals, value = name.partition("=")
-            if equals:
-                (key, unwanted), = normalise_choices({field: value}).items()  # fmt: skip
-                if key == "stages":
-                    raise InputError("boundaries cannot be forbidden", fix="fix them instead")
-                found.append((key, partial(_is, unwanted)))
-            elif name in FORBIDDABLE:
-                found.append(FORBIDDABLE[name])
-            else:
-                raise unknown_name(name, FORBIDDABLE, what="choice that can be forbidden")
-        return found
+        return [self._test(name) for name in sorted({*self.constraints.forbidden, *self.lacking})]
+
+    def _test(self, name: str) -> tuple[str, Test]:
+        """The choice that a forbidden name limits, and which of its values go."""
+        field, equals, value = name.partition("=")
+        if equals:
+            (key, unwanted), = normalise_choices({field: value}).items()  # fmt: skip
+            if key == "stages":
+                raise InputError("boundaries cannot be forbidden", fix="fix them instead")
+            return key, partial(_is, unwanted)
+        if name not in FORBIDDABLE:
+            raise unknown_name(name, FORBIDDABLE, what="choice that can be forbidden")
+        return FORBIDDABLE[name]
 
     def allowed(self, name: str, values: Sequence[T]) -> list[T]:
         """Those of the values that the constraints leave."""
@@ -476,6 +482,9 @@ class StackSpace:
             parts.append("fixed: " + ", ".join(f"{k} = {v}" for k, v in sorted(fixed.items())))
         if self.constraints.forbidden:
             parts.append("without " + ", ".join(sorted(self.constraints.forbidden)))
+        if self.lacking:
+            framework = self.problem.software.framework
+            parts.append(f"without what {framework} lacks: " + ", ".join(self.lacking))
         if self.constraints.bounds:
             parts.append("bound: " + bounds_in_words(self.constraints.bounds))
         return "; ".join(parts)

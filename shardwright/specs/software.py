@@ -46,3 +46,6 @@ class SoftwareSpec(Spec):
     """Tensor-parallel ranks that hold the same hidden states each send a part of a pipeline
     message, which is gathered again where it arrives."""
     allocator: Literal["native", "expandable_segments"] = "native"
+    lacks: tuple[str, ...] = ()
+    """What layouts of this software cannot have, by the names that ``--forbid`` takes: planning
+    leaves it out unless it is fixed."""
