@@ -2,11 +2,13 @@
 
     python -m benchmarks.what_if_speed [--jobs N]
 
-The first process starts with nothing kept, the second finds every point on disk.
+The first process starts with nothing kept, the second finds every point on disk. Then some of the
+points are planned by ``shardwright plan`` and compared.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
@@ -14,6 +16,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from typing import Any
 
 QUESTION = (
     "what-if llama-3.1-70b --cluster dgx-h100 --vary gpus=32..800:32"
@@ -23,6 +26,7 @@ QUESTION = (
 FIRST_LIMIT_S = 60.0
 AGAIN_LIMIT_S = 1.0
 """What is wanted on two cores."""
+NUM_COMPARED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +53,45 @@ def timing(arguments: list[str], folder: str) -> Timing:
     return Timing(wall_s, cpu_s, done.stdout.splitlines()[-1])
 
 
+def num_equal(folder: str) -> int:
+    """How many of every 40th point are what `plan` says, layout and prediction to the last bit."""
+    points = _json([*QUESTION.split()], folder)["points"]
+    equal = 0
+    for point in points[:: len(points) // NUM_COMPARED]:
+        given = point["varied"]
+        command = [
+            "plan", "llama-3.1-70b", "--cluster", "dgx-h100", "--gpus", given["gpus"],
+            "--global-batch", given["global_batch"], "--seq-len", given["seq_len"],
+        ]  # fmt: skip
+        planned = _json(command, folder)
+        equal += all(planned[what] == point[what] for what in ("layout", "prediction"))
+    return equal
+
+
+def _json(arguments: list[str], folder: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "shardwright", *arguments, "--json"],
+        env={**os.environ, "SHARDWRIGHT_CACHE_DIR": folder},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return dict(json.loads(done.stdout))
+
+
 def main() -> None:
     """Write the table as Markdown."""
     with tempfile.TemporaryDirectory() as folder:
         first = timing(sys.argv[1:], folder)
         again = timing(sys.argv[1:], folder)
+        equal = num_equal(folder)
     sys.stdout.write(
         "| 200 points | wall (s) | CPU (s) | wanted (s) | says |\n|---|--:|--:|--:|---|\n"
         f"| planned | {first.wall_s:.2f} | {first.cpu_s:.2f} | {FIRST_LIMIT_S:g}"
         f" | {first.last_line} |\n"
         f"| again | {again.wall_s:.2f} | {again.cpu_s:.2f} | {AGAIN_LIMIT_S:g}"
         f" | {again.last_line} |\n"
+        f"\n{equal} of {NUM_COMPARED} points compared are what `shardwright plan` says.\n"
     )
 
 
