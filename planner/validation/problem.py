@@ -46,6 +46,8 @@ UNKNOWN_STACK = "unknown"
 """The framework of a row that does not name its stack."""
 DEFAULT_ADAPTER_RANK = 16
 """Of LoRA, where it is said that adapters were trained, but not how large."""
+_LISTS = ("lacks",)
+"""Fields of software that are lists themselves, not a choice of several."""
 _FORGOTTEN_BATCHES = 2
 """Micro-batches per pipeline rank where memory alone is asked for and the batch is not stated: the
 pipeline is then full, and no further batch adds memory."""
@@ -209,9 +211,8 @@ def _trainable(row: Row, assumed: Assumptions) -> str:
 
 
 def _software(row: Row, defaults: Mapping[str, Any]) -> SoftwareSpec:
-    known = {
-        name: first_of(defaults[name]) for name in SoftwareSpec.model_fields if name in defaults
-    }
+    given = {name: defaults[name] for name in SoftwareSpec.model_fields if name in defaults}
+    known = {name: value if name in _LISTS else first_of(value) for name, value in given.items()}
     if "expandable_segments" in remarks_of(row):
         known["allocator"] = "expandable_segments"
     if re.search(r"async(?:hronous)? ?tp", remarks_of(row)):

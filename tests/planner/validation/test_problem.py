@@ -92,6 +92,9 @@ class TestSoftware:
         assert case(defaults).software.attention_kernel == "math"
         assert not case(defaults, parallel={"compile": False}).software.compile
 
+    def test_what_it_lacks_is_a_list_not_a_choice_of_several(self) -> None:
+        assert case({"lacks": ("cp", "zero2")}).software.lacks == ("cp", "zero2")
+
     def test_the_framework_is_the_stacks_unless_another_is_known(self) -> None:
         assert case(stack=None).software.framework == "unknown"
         assert case({"framework": "deepspeed"}).software.framework == "deepspeed"
