@@ -183,12 +183,28 @@ def state_rows(prices: StackPrices, grid: Grid, cut: Cut, states: Sequence[State
         tuple(index),
         np.array([[one[at + 1] - one[at] for one in held] for at in starts]),
         tuple(
-            _padded([prices.recompute_hull(grid, cut, one, kind) for one in chosen.values()])
+            _padded(_hulls(prices, grid, cut, list(chosen.values()), kind))
             for kind in range(len(starts))
         ),
         np.array([one[1] for one in held]),
         np.array([one[-1] - one[-2] for one in held]),
     )
+
+
+def _hulls(
+    prices: StackPrices, grid: Grid, cut: Cut, states: Sequence[State], kind: int
+) -> list[tuple[tuple[float, float], ...]]:
+    """Of each state; what is gathered and whether activations are offloaded is all that counts."""
+    known: dict[tuple[object, ...], tuple[tuple[float, float], ...]] = {}
+    found = []
+    for state in states:
+        key: tuple[object, ...] = ("activations" in state.offload,)
+        if state.zero >= 2:
+            key = (*key, state._replace(offload=""))
+        if key not in known:
+            known[key] = prices.recompute_hull(grid, cut, state, kind)
+        found.append(known[key])
+    return found
 
 
 def _padded(hulls: list[tuple[tuple[float, float], ...]]) -> tuple[tuple[Floats, Floats], ...]:
