@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 from dataclasses import dataclass
+from functools import cached_property
 
 from shardwright.cost_models.stacks.step import StackModel
 from shardwright.cost_models.stacks.updates import Trained
@@ -116,7 +117,7 @@ class StackPrices:
             base_s += max(0.0, apart_s - whole_s)
         return base_s * (1 - _ENDLESS_SLACK) * self._least_ratio
 
-    @property
+    @cached_property
     def _least_ratio(self) -> float:
         ratios = [v for k, v in self.pricer.parameters.items() if k.startswith("layer.")]
         return min([1.0, *ratios])

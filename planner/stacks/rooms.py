@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 SLACK = 1e-9
 """Relative: sums in another order than the simulation's may differ by rounding."""
 
-_BISECTION = 0.01
-"""Relative: how near the least is looked for."""
+_FIRST_STEP, _STEP_GROWTH = 0.01, 1.6
+"""The least is looked for in growing steps from where it may be; relative."""
 
 _MOST_ROUNDS = 4
 """In which what ranks can do together falls."""
@@ -165,17 +165,19 @@ class Rooms:
         return np.where(growth > 0.0, np.maximum(caps, 0.0), math.inf)
 
     def least_busy_s(self, low_s: float) -> Floats:
-        """When the last rank has done all micro-batches, from ``low_s`` on; infinite where not all
-        layers find a place: [n]."""
+        """When the last rank has not yet done all micro-batches, from ``low_s`` on; infinite where
+        not all layers find a place: [n]."""
         path, ranks = self.path, len(self.flights)
         work_s = self.num_layers * (self.layer_s + self.points[-1][0])
         beside_s = self.first_s + self.last_s + ranks * (path.message_s + 2 * path.away_s)
         most_s = (self.num_microbatches + 1) * (work_s + beside_s + 2 * path.received_s)
-        low, high = np.full(len(self.held), low_s), np.maximum(low_s, most_s)
-        can = self.are_enough(high)
-        high = np.where(self.are_enough(low), low, high)
-        while ((high - low) > _BISECTION * low).any():
-            middle = (low + high) / 2
-            is_enough = self.are_enough(middle)
-            low, high = np.where(is_enough, low, middle), np.where(is_enough, middle, high)
-        return np.where(can, low, math.inf)
+        found = np.full(len(self.held), low_s)
+        can = self.are_enough(np.maximum(low_s, most_s))
+        left = can & ~self.are_enough(low_s)
+        over = _FIRST_STEP
+        while left.any():
+            tried_s = low_s * (1 + over)
+            left &= ~self.are_enough(tried_s)
+            found[left] = tried_s
+            over *= _STEP_GROWTH
+        return np.where(can, found, math.inf)

@@ -241,13 +241,12 @@ class StackSpace:
         eps = [ep for ep in divisors(math.gcd(*experts)) if ep <= tp * cp * dp] if experts else [1]
         etps = divisors(tp) if experts else [1]
         switches = [False, True] if tp > 1 else [False]
-        return [
-            Cut(parallel, kind, ep, etp)
-            for parallel in self.allowed("sequence_parallel", switches)
-            for kind in self.allowed("cp_kind", list(CP_KINDS) if cp > 1 else ["ring"])
-            for ep in self._allowed_or_fixed("ep", eps)
-            for etp in self._allowed_or_fixed("etp", etps)
-        ]
+        return list(itertools.starmap(Cut, itertools.product(
+            self.allowed("sequence_parallel", switches),
+            self.allowed("cp_kind", list(CP_KINDS) if cp > 1 else ["ring"]),
+            self._allowed_or_fixed("ep", eps),
+            self._allowed_or_fixed("etp", etps),
+        )))  # fmt: skip
 
     def _allowed_or_fixed(self, name: str, values: list[int]) -> list[int]:
         """A fixed degree counts even where a rule forbids it, so that the rule is named."""
@@ -352,7 +351,20 @@ class StackSpace:
 
     def valid_cuts(self, grid: Grid) -> list[Cut]:
         """Cuts of a grid that obey every rule on layers and experts."""
-        return [cut for cut in self.cuts(grid) if not self._cut_breaks(grid, cut)]
+        key = (grid.tp, grid.cp, grid.dp, self._chunked(grid))
+        if key not in self._valid_cuts:
+            self._valid_cuts[key] = [
+                cut for cut in self.cuts(grid) if not self._cut_breaks(grid, cut)
+            ]
+        return self._valid_cuts[key]
+
+    @cached_property
+    def _valid_cuts(self) -> dict[tuple[int, ...], list[Cut]]:
+        return {}
+
+    def _chunked(self, grid: Grid) -> int:
+        """The micro-batch, where a rule sees it."""
+        return grid.micro_batch if "loss_chunks" in self.fixed else 0
 
     def valid_states(self, grid: Grid, cut: Cut) -> list[State]:
         """States whose shard degrees divide the copies."""
@@ -386,8 +398,7 @@ class StackSpace:
 
     def _cut_breaks(self, grid: Grid, cut: Cut) -> bool:
         """Whether a rule on tensors, sequences or experts is broken; the rules do not see pp."""
-        chunked = grid.micro_batch if "loss_chunks" in self.fixed else 0
-        key = (grid.tp, grid.cp, chunked, cut.sequence_parallel, cut.cp_kind)
+        key = (grid.tp, grid.cp, self._chunked(grid), cut.sequence_parallel, cut.cp_kind)
         if key not in self._broken_cuts:
             plain = cut._replace(ep=1, etp=1)
             self._broken_cuts[key] = bool(self._rule_violations(grid, plain))
