@@ -162,8 +162,7 @@ class StackMemory:
     ) -> MemoryParts:
         offload = layout.offload
         if "activations" in offload:
-            resident = _RESIDENT_UNITS * max(stage.largest_saved for stage in stages)
-            activations = min(activations, resident)
+            activations = resident_bytes(activations, max(one.largest_saved for one in stages))
         weights = sum(stage.weights for stage in stages)
         gradients = sum(stage.gradients for stage in stages)
         optimizer = sum(stage.optimizer_state for stage in stages)
@@ -171,7 +170,7 @@ class StackMemory:
         gathered = max(stage.gathered for stage in stages)
         step_copy = sum(stage.step_copy for stage in stages)
         if "parameters" in offload:
-            weights = min(weights, _RESIDENT_UNITS * max(stage.largest_unit for stage in stages))
+            weights = resident_bytes(weights, max(stage.largest_unit for stage in stages))
         if "optimizer" in offload:
             optimizer = step_copy = 0.0
         if step_copy > activations + working + gathered:
@@ -237,6 +236,12 @@ class StackMemory:
         first = self._parameters.get("memory.first_communicator_bytes", 0.0)
         each = self._parameters.get("memory.communicator_bytes", 0.0)
         return first + (count - 1) * each
+
+
+def resident_bytes(all_bytes: float, largest_bytes: float) -> float:
+    """What of tensors in host memory is on the device at once: the unit at work and the next;
+    ``largest_bytes``: of any unit."""
+    return min(all_bytes, _RESIDENT_UNITS * largest_bytes)
 
 
 def num_communicators(layout: Layout) -> int:

@@ -14,6 +14,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardwright.cost_models.flops import model_flops_megatron
 from shardwright.cost_models.pipeline.fast import StageSeconds, in_flight, pipeline_times
 from shardwright.cost_models.stacks.layers import Work
@@ -204,6 +207,16 @@ class StackModel:
     def at_host_pace_s(self, device_s: float, kernels: float, tp: int) -> float:
         """What a pass takes of which the device alone would take ``device_s``."""
         return _later(device_s, kernels * self.launch_s(tp), self.parameters["host.sharpness"])
+
+    def each_at_host_pace_s(
+        self, device_s: NDArray[np.float64], kernels: NDArray[np.float64], tp: int
+    ) -> NDArray[np.float64]:
+        """`at_host_pace_s` of many passes."""
+        launch_s, sharpness = self.launch_s(tp), self.parameters["host.sharpness"]
+        if launch_s <= 0.0:
+            return device_s
+        powers = device_s**sharpness + (kernels * launch_s) ** sharpness
+        return np.asarray(powers ** (1.0 / sharpness))
 
     def pace_slopes(self, device_s: float, host_s: float) -> tuple[float, float]:
         """By how much a pass takes longer for each second more of the device, and of the host."""

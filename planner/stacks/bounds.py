@@ -151,6 +151,13 @@ def path_of(work: ShapeWork, leaf: Leaf, message_s: float, *, blocks: bool) -> P
     return Path(work.forward_ratio, loop_ratio, message_s, message_s, received_s)
 
 
+def path_kind(leaf: Leaf) -> tuple[bool, ...]:
+    """Pipelines of one kind have the same path and keep as many micro-batches, on one grid."""
+    name = leaf.pipeline.schedule
+    has_loop = name in (ScheduleName.ONE_F_ONE_B, ScheduleName.ZB_H1)
+    return name in V_SHAPED, leaf.pipeline.vpp > 1, leaf.is_split, has_loop
+
+
 @dataclass(frozen=True, slots=True)
 class StateRows:
     """What layers and ends hold under the states of one shape on one grid, alike states once: n

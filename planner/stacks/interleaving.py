@@ -11,11 +11,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
+import numpy as np
+
 from shardwright.cost_models.pipeline.fast import in_flight
 from shardwright.cost_models.pipeline.orders import ranks_of_stages
 from shardwright.planner.stacks.choices import Grid, Pipeline
 from shardwright.planner.stacks.partition import Split
-from shardwright.planner.stacks.rooms import SLACK
+from shardwright.planner.stacks.rooms import SLACK, Floats
 from shardwright.planner.stacks.space import FEW_INTERLEAVED
 from shardwright.planner.stacks.splits import balanced_split, even_split
 from shardwright.planner.stacks.stages import Option, Place, RankPart, StagePricer, least_count
@@ -42,25 +44,32 @@ class Interleaving:
         policies: Sequence[Sequence[str]],
         loss_chunks: Sequence[int],
         unit_s: Sequence[float],
+        least_stages_s: Callable[[Sequence[int]], tuple[Floats, Floats]],
         overlap_ratio: float,
         limit: Callable[[], float],
     ) -> None:
         """``policies``: of each rank, those that are open. ``unit_s``: of each unit, to balance
-        by. ``overlap_ratio``: the least that an overlapped pair takes of both passes' seconds.
-        ``limit``: a step that need not be reached; it only falls."""
+        by. ``least_stages_s``: forward and backward of stages between edges, without
+        recomputation. ``overlap_ratio``: the least that an overlapped pair takes of both passes'
+        seconds. ``limit``: a step that need not be reached; it only falls."""
         name = ScheduleName(pipeline.schedule)
         self._stages, self._grid, self._name = stages, grid, name
         self._messages_s, self._blocks, self._fixed = messages_s, blocks_on_messages, fixed
         self._policies, self._chunks, self._unit_s = policies, loss_chunks, unit_s
+        self._least_stages_s = least_stages_s
         self._overlap_ratio, self._limit = overlap_ratio, limit
         self._num_stages = grid.pp * pipeline.vpp
         self._ranks = ranks_of_stages(name, grid.pp, pipeline.vpp)
-        self._own = [
-            [stage for stage, rank in enumerate(self._ranks) if rank == own]
-            for own in range(grid.pp)
-        ]
         count = grid.num_microbatches
         self._pipeline, self._count = pipeline, count
+
+    @cached_property
+    def _own(self) -> list[list[int]]:
+        """Stages of each rank."""
+        found: list[list[int]] = [[] for _ in range(self._grid.pp)]
+        for stage, rank in enumerate(self._ranks):
+            found[rank].append(stage)
+        return found
 
     @cached_property
     def _moments(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -91,13 +100,11 @@ class Interleaving:
             return 0.0
         least_s = math.inf
         for starts in self._few_ways:
-            edges = (0, *starts, self._stages.num_units)
-            stage_s = [self._stages.least_s(a, b) for a, b in itertools.pairwise(edges)]
-            passed_s = worst_s = 0.0
-            for rank, own in enumerate(self._own):
-                work_s = m * self._overlap_ratio * sum(sum(stage_s[i]) for i in own)
-                worst_s = max(worst_s, passed_s + work_s)
-                passed_s += sum(stage_s[rank]) if is_unsplit else stage_s[rank][0]
+            forward_s, backward_s = self._least_stages_s((0, *starts, self._stages.num_units))
+            stage_s = forward_s + backward_s
+            work_s = m * self._overlap_ratio * np.bincount(self._ranks, stage_s)
+            first_s = (stage_s if is_unsplit else forward_s)[: self._grid.pp]
+            worst_s = float((np.cumsum(first_s) - first_s + work_s).max())
             least_s = min(least_s, worst_s)
         return least_s * (1 - SLACK)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 
 from shardwright.cost_models.pipeline.fast import in_flight
 from shardwright.planner.stacks.bounds import ShapeWork
@@ -93,6 +93,7 @@ class LeafSolver:
             blocks_on_messages=self._blocks_on_messages, fixed=self._fixed,
             policies=self._policies(), loss_chunks=self._prices.space.loss_chunks,
             unit_s=self._prices.unit_s(leaf.grid, leaf.cut),
+            least_stages_s=partial(self._prices.least_stages_s, leaf.grid, leaf.cut),
             overlap_ratio=work.overlap_ratio if has_pairs else 1.0, limit=self._limit,
         )  # fmt: skip
 

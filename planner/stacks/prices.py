@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from shardwright.cost_models.stacks.step import StackModel
 from shardwright.cost_models.stacks.updates import Trained
 from shardwright.planner.problem import Problem
 from shardwright.planner.stacks.choices import Cut, Grid, Leaf, State
+from shardwright.planner.stacks.rooms import Floats
 from shardwright.planner.stacks.space import StackSpace
 from shardwright.planner.stacks.units import (
     ALONE,
@@ -57,6 +61,7 @@ class StackPrices:
         self.problem, self.space, self.pricer = problem, space, pricer
         self.units = UnitPricer(problem, pricer, space.others)
         self._times: dict[tuple[object, ...], UnitTimes] = {}
+        self._arrays: dict[tuple[object, ...], Floats] = {}
         self._again: dict[tuple[object, ...], UnitAgain] = {}
         self._added: dict[tuple[object, ...], Sums] = {}
         self._shards: dict[tuple[object, ...], tuple[Sums, Sums]] = {}
@@ -82,6 +87,23 @@ class StackPrices:
         if key not in self._times:
             self._times[key] = self.units.times(_plain(grid), cut)
         return self._times[key]
+
+    def least_stages_s(self, grid: Grid, cut: Cut, edges: Sequence[int]) -> tuple[Floats, Floats]:
+        """Forward and backward of every stage under any state: without recomputation, messages,
+        shards and adding gradients up."""
+        key = _shape(grid, cut)
+        if key not in self._arrays:
+            one = self.times(grid, cut)
+            self._arrays[key] = np.array(
+                [one.forward_s, one.forward_kernels, np.add(one.input_s, one.weight_s),
+                 one.kernels]
+            )  # fmt: skip
+        device_s, kernels, back_s, back_kernels = np.diff(self._arrays[key][:, list(edges)])
+        ratio, paced = self.measured_ratio(grid, cut), self.pricer.each_at_host_pace_s
+        return (
+            ratio * paced(device_s, kernels, grid.tp),
+            ratio * paced(back_s, back_kernels, grid.tp),
+        )
 
     def again(self, grid: Grid, cut: Cut, recompute: str, loss_chunks: int = 1) -> UnitAgain:
         """Under one policy."""

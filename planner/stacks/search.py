@@ -28,6 +28,7 @@ from shardwright.planner.stacks.bounds import (
     StateRows,
     after_bound_s,
     least_busy_s,
+    path_kind,
     path_of,
     shape_work,
     state_rows,
@@ -42,14 +43,13 @@ from shardwright.planner.stacks.space import StackSpace
 from shardwright.planner.stacks.stages import StagePricer
 from shardwright.planner.stacks.units import ALONE
 from shardwright.specs import Candidate, Certificate, Layout, ScheduleName
-from shardwright.specs.layout import V_SHAPED
 
 _LEVEL = 0.01
 """Bounds that differ by less (relative) are one level, within which the deepest node goes first."""
 _RUNNER_UP_NODES = 400
 """How many more nodes are opened for runners-up once the best is proven."""
 _RUNNER_UP_SIMULATIONS = 24
-_DIVES = 12
+_DIVES = 24
 """Simulations of plain layouts before the search proper."""
 _DIVE_MICRO_BATCHES = 2
 """Dives look at so many of the smallest micro-batches."""
@@ -307,10 +307,9 @@ class _Search:
 
     def _push_leaves(self, bound_s: float, node: _Pair) -> None:
         """Every pipeline under every state that may fit and may be fast enough."""
-        by_kind: dict[tuple[bool, int, bool], list[tuple[float, Pipeline]]] = {}
+        by_kind: dict[tuple[bool, ...], list[tuple[float, Pipeline]]] = {}
         for step_s, pipeline in self._pipelines(node):
-            leaf = Leaf(node.grid, node.cut, ALONE, pipeline)
-            kind = pipeline.schedule in V_SHAPED, min(2, pipeline.vpp), leaf.is_split
+            kind = path_kind(Leaf(node.grid, node.cut, ALONE, pipeline))
             by_kind.setdefault(kind, []).append((step_s, pipeline))
         if not by_kind:
             return

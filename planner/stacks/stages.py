@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from shardwright.cost_models.stacks.memory import resident_bytes
 from shardwright.cost_models.stacks.updates import Trained
 from shardwright.planner.stacks.choices import Cut, Grid, State
 from shardwright.planner.stacks.prices import After, StackPrices
@@ -44,9 +45,15 @@ class RankPart:
     held: float
     saved: float
     """By each micro-batch in flight."""
+    largest_saved: float
+    """Of any unit."""
     working: float
     gathered: float
     step_copy: float
+    away: float
+    """Weights in host memory."""
+    largest_away: float
+    """Of any unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +98,10 @@ class StagePricer:
         self._run_ends = _run_ends(prices.units.kind_of_unit)
         self._known: dict[tuple[object, ...], tuple[Option, ...]] = {}
         self._after: dict[tuple[object, ...], After] = {}
-        self._least: dict[tuple[object, ...], tuple[float, float]] = {}
         self._known_alike: dict[Range, tuple[object, ...]] = {}
         self._known_parts: dict[tuple[object, ...], RankPart] = {}
         self._known_options: dict[tuple[object, ...], Option] = {}
-        self._known_static: dict[Range, tuple[float, float, float]] = {}
+        self._known_static: dict[Range, tuple[float, float, float, float, float]] = {}
         self._refused: set[tuple[object, ...]] = set()
 
     def _key(self, place: Place, units: Range) -> tuple[object, ...]:
@@ -128,25 +134,6 @@ class StagePricer:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._best(key, place, start, stop)
-        return found
-
-    def least_s(self, start: int, stop: int) -> tuple[float, float]:
-        """Forward and backward of a stage under any state: without recomputation, messages, shards
-        and adding gradients up."""
-        key = self._key(Place(0, 0, 0), (start, stop))
-        found = self._least.get(key)
-        if found is None:
-            times, grid, pricer = self._times, self._grid, self._prices.pricer
-            device_s = _of(times.input_s, start, stop) + _of(times.weight_s, start, stop)
-            found = self._least[key] = (
-                self._ratio * pricer.at_host_pace_s(
-                    _of(times.forward_s, start, stop), _of(times.forward_kernels, start, stop),
-                    grid.tp,
-                ),
-                self._ratio * pricer.at_host_pace_s(
-                    device_s, _of(times.kernels, start, stop), grid.tp
-                ),
-            )  # fmt: skip
         return found
 
     def refuse(self, place: Place, start: int, stop: int, option: Option) -> None:
@@ -239,13 +226,19 @@ class StagePricer:
         return policy if count == layers else f"full:{count}"
 
     def _least_count(self, place: Place, start: int, stop: int, chunks: int, layers: int) -> int:
-        """How many of a stage's first layers must be recomputed for it to fit; all are enough."""
+        """How many of a stage's first layers must be recomputed for it to fit, beyond those that
+        were refused; all are enough."""
 
         def lacking(count: int) -> float:
             needed = self.live_bytes(place, start, stop, f"full:{count}", chunks)
             return needed - self.room_bytes
 
-        return least_count(lacking, layers)
+        count = least_count(lacking, layers)
+        if self._refused:
+            key = self._key(place, (start, stop))
+            while count < layers and (key, f"full:{count}", chunks) in self._refused:
+                count += 1
+        return count
 
     def may_be_partial(self, start: int, stop: int) -> bool:
         """Whether first layers alone can be recomputed: not where that is fixed, nor beside
@@ -281,13 +274,14 @@ class StagePricer:
     def _price_part(
         self, message_sign: int, start: int, stop: int, policy: str, chunks: int
     ) -> RankPart:
-        saved, working = self._activations(start, stop, policy, chunks)
-        held, gathered, step_copy = self._static(start, stop)
+        saved, largest, working = self._activations(start, stop, policy, chunks)
+        held, *others = self._static(start, stop)
         saved = max(0.0, saved + message_sign * self._message_bytes)
-        return RankPart(held, saved, working, gathered, step_copy)
+        return RankPart(held, saved, largest, working, *others)
 
-    def _static(self, start: int, stop: int) -> tuple[float, float, float]:
-        """Bytes held at all times, gathered, and on top while the optimizer runs."""
+    def _static(self, start: int, stop: int) -> tuple[float, float, float, float, float]:
+        """Bytes held at all times, gathered, on top while the optimizer runs, and weights in host
+        memory, all and those of the largest unit."""
         key = (start, stop)
         found = self._known_static.get(key)
         if found is None:
@@ -299,34 +293,45 @@ class StagePricer:
                     max(one.whole_gradient_bytes[start:stop]),
                 ),
                 _of(one.step_copy_bytes, start, stop),
+                _of(one.weight_bytes, start, stop),
+                max(one.unit_bytes[start:stop]),
             )
         return found
 
     def rank_bytes(self, parts: Sequence[RankPart], moments: Sequence[Sequence[int]]) -> float:
         """Of a rank's stages together; ``moments``: micro-batches in flight of each."""
-        kept = 0.0
-        if "activations" not in self._state.offload:
-            kept = max(
-                sum(count * part.saved for count, part in zip(counts, parts, strict=True))
-                for counts in moments
-            )
+        kept = max(
+            sum(count * part.saved for count, part in zip(counts, parts, strict=True))
+            for counts in moments
+        )
+        if "activations" in self._state.offload:
+            kept = resident_bytes(kept, max(part.largest_saved for part in parts))
         moment = kept + max(p.working for p in parts) + max(p.gathered for p in parts)
         moment = max(moment, sum(p.step_copy for p in parts))
-        return sum(part.held for part in parts) + moment
+        held = sum(part.held for part in parts)
+        if "parameters" in self._state.offload:
+            away = sum(part.away for part in parts)
+            held += resident_bytes(away, max(part.largest_away for part in parts))
+        return held + moment
 
     @property
     def room_bytes(self) -> float:
         """What a rank's tensors may take up at most."""
         return self._room * (1 + 1e-12)
 
-    def _activations(self, start: int, stop: int, policy: str, chunks: int) -> tuple[float, float]:
-        """Bytes that a micro-batch keeps, and on top while a unit runs backward."""
+    def _activations(
+        self, start: int, stop: int, policy: str, chunks: int
+    ) -> tuple[float, float, float]:
+        """Bytes that a micro-batch keeps, of them the largest unit's, and on top while a unit runs
+        backward."""
         parts = [
             (self._again(part, chunks if last == self.num_units else 1), first, last)
             for part, first, last in self._parts(start, stop, policy)
         ]
         saved = sum(_of(again.saved_bytes, first, last) for again, first, last in parts)
-        return saved, max(max(again.working_bytes[first:last]) for again, first, last in parts)
+        largest = max(max(again.unit_bytes[first:last]) for again, first, last in parts)
+        working = max(max(again.working_bytes[first:last]) for again, first, last in parts)
+        return saved, largest, working
 
     def _parts(self, start: int, stop: int, policy: str) -> list[tuple[str, int, int]]:
         """Runs of units with one policy."""

@@ -54,6 +54,8 @@ class UnitAgain:
     """By one micro-batch in flight."""
     working_bytes: tuple[float, ...]
     """Of each unit, on top while it runs backward."""
+    unit_bytes: tuple[float, ...]
+    """Of each unit, the largest of its parts that one micro-batch keeps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +65,10 @@ class UnitState:
     held_bytes: Sums
     """Weights, gradients and optimizer state, without what is offloaded."""
     step_copy_bytes: Sums
+    weight_bytes: Sums
+    """Where weights are offloaded."""
+    unit_bytes: tuple[float, ...]
+    """Of each unit, the largest of its parts, where weights are offloaded."""
     whole_bytes: tuple[float, ...]
     """Of each unit's weights, where they are made whole for its passes."""
     whole_gradient_bytes: tuple[float, ...]
@@ -141,6 +147,7 @@ class UnitPricer:
             self._sums(kernels),
             self._sums([one.saved for one in sizes]),
             self._spread([one.working for one in sizes]),
+            self._spread([one.largest_saved for one in sizes]),
         )
 
     def shards(self, grid: Grid, cut: Cut, state: State, recompute: str) -> tuple[Sums, Sums]:
@@ -158,9 +165,12 @@ class UnitPricer:
         """Micro-batch and sequence have no part in it."""
         layout = self.probe(grid._replace(micro_batch=1), cut, state, is_apart=grid.pp > 1)
         sizes, trained = self._pricer.stage_bytes(layout), self._pricer.trained(layout)
+        is_away = "parameters" in state.offload
         return UnitState(
             self._sums([_held(one, state.offload) for one in sizes]),
             self._sums([one.step_copy * ("optimizer" not in state.offload) for one in sizes]),
+            self._sums([one.weights * is_away for one in sizes]),
+            self._spread([one.largest_unit * is_away for one in sizes]),
             self._spread([sum(one.wholes[:1]) for one in sizes]),
             self._spread([one.whole_gradient for one in sizes]),
             self._sums([one.dense for one in trained]),
