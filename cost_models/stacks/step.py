@@ -307,16 +307,17 @@ class StackModel:
             window_s=measured * self.at_host_pace_s(without_s, kernels, tp),
         )  # fmt: skip
 
-    def update_seconds(self, layout: Layout, trained: Trained) -> tuple[float, float, float]:
-        """(reduction, publishing, optimizer) of a rank that trains so many parameters, each as if
-        nothing hid it; ``layout`` says over which ranks."""
+    def update_seconds(self, layout: Layout, trained: Trained) -> tuple[float, float, float, float]:
+        """(reduction, publishing, optimizer, sum of a tied table) of a rank that trains so many
+        parameters, each as if nothing hid it; ``layout`` says over which ranks."""
         compiled = self.software.compile or layout.compile
         updates = Updates(
             self.model, self.training, layout, self._links, self._rates[compiled],
             self.parameters, axes(layout),
         )  # fmt: skip
         return (
-            updates.reduction_s(trained), updates.publish_s(trained), updates.optimizer_s(trained)
+            updates.reduction_s(trained), updates.publish_s(trained),
+            updates.optimizer_s(trained), updates.tied_sum_s(trained),
         )  # fmt: skip
 
     def trained(self, layout: Layout) -> tuple[Trained, ...]:

@@ -123,14 +123,56 @@ def _chain_s(total_s: float, ratio: float, m: int, pp: int) -> float:
     return total_s * ratio / (1 - (1 - ratio / m) ** pp)
 
 
-def after_bound_s(prices: StackPrices, grid: Grid, cut: Cut, state: State) -> float:
-    """What follows the last micro-batch: the rank that trains most has a p-th of all parameters."""
-    after, pricer = prices.least_after(grid, cut, state), prices.pricer
-    publish_s = pricer.exposed_s(after.publish_s, after.publish_s, gradients=False)
-    found_s = after.optimizer_s + publish_s
+@dataclass(frozen=True, slots=True)
+class AfterBound:
+    """What follows the last micro-batch, at the least."""
+
+    update_s: float
+    """The optimizer and publishing: of the rank that trains most."""
+    reduction_s: float
+    """What shows of reducing gradients: of ranks on average."""
+    tied_sum_s: float
+    """Of a tied table: after the first rank's last backward, but before the update."""
+
+
+def after_bound(
+    prices: StackPrices, grid: Grid, cut: Cut, state: State, work: ShapeWork
+) -> AfterBound:
+    """A p-th of all parameters, beside a p-th of what one micro-batch takes: the rank that trains
+    most has no less, and what shows of R beside w, R - h min(R, w), is convex in both."""
+    after, pricer, pp = prices.least_after(grid, cut, state), prices.pricer, grid.pp
+    messages_s = 2 * pricer.exchange_kernels * pricer.launch_s(grid.tp) * (pp > 1)
+    forward_s, backward_s = work.forward_s / pp + messages_s, work.backward_s / pp + messages_s
+    if not pricer.software.fused_accumulation:
+        backward_s += prices.weight_s(grid, cut, state)[-1] / pp
+    if state.zero >= 2 or state.offload != "none":
+        forward_s = math.inf
+    publish_s = pricer.exposed_s(after.publish_s, forward_s, gradients=False)
+    reduction_s = pricer.exposed_s(after.reduction_s, backward_s, gradients=True)
+    return AfterBound(
+        (after.optimizer_s + publish_s) * (1 - SLACK), max(0.0, reduction_s) * (1 - SLACK),
+        after.tied_sum_s * (1 - SLACK),
+    )  # fmt: skip
+
+
+def whole_bound_s(
+    work: ShapeWork, leaf: Leaf, step_s: float, busy_s: float, after: AfterBound
+) -> float:
+    """Of a leaf from the bounds of its pipeline and its busiest rank, with what follows.
+
+    Every rank has reduced its gradients after its own work: the step is no shorter than both are
+    together on average.
+    """
+    grid = leaf.grid
+    ratio = work.overlap_ratio if leaf.pipeline.schedule == ScheduleName.DUALPIPE_V else 1.0
+    mean_s = ratio * grid.num_microbatches * work.total_s / grid.pp * (1 - SLACK)
+    longest_s = max(step_s, ratio * busy_s)
     if grid.pp == 1:
-        found_s += pricer.exposed_s(after.reduction_s, after.reduction_s, gradients=True)
-    return found_s
+        return longest_s + after.reduction_s + after.update_s
+    there_and_back_s = ratio * (work.forward_s + work.input_s) * (1 - SLACK)
+    return max(
+        longest_s, mean_s + after.reduction_s, there_and_back_s + after.tied_sum_s
+    ) + after.update_s  # fmt: skip
 
 
 def path_of(work: ShapeWork, leaf: Leaf, message_s: float, *, blocks: bool) -> Path:

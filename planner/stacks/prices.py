@@ -43,6 +43,7 @@ class After:
     reduction_s: float
     publish_s: float
     optimizer_s: float
+    tied_sum_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,15 +267,17 @@ class StackPrices:
     # Of what is sharded over copies
 
     def shards(
-        self, grid: Grid, cut: Cut, state: State, recompute: str
+        self, grid: Grid, cut: Cut, state: State, recompute: str, loss_chunks: int = 1
     ) -> tuple[Sums, Sums] | None:
         """See `UnitPricer.shards`; None where nothing is beside the passes."""
         if state.zero < 2 and state.offload == "none":
             return None
         pp = grid.pp if state.rank_order != ALONE.rank_order else 1
-        key = (*_shape(grid, cut), grid.dp, pp, state, recompute)
+        key = (*_shape(grid, cut), grid.dp, pp, state, recompute, loss_chunks)
         if key not in self._shards:
-            self._shards[key] = self.units.shards(grid._replace(pp=pp), cut, state, recompute)
+            self._shards[key] = self.units.shards(
+                grid._replace(pp=pp), cut, state, recompute, loss_chunks
+            )
         return self._shards[key]
 
     def state(self, grid: Grid, cut: Cut, state: State) -> UnitState:

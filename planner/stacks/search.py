@@ -26,13 +26,14 @@ from shardwright.planner.search import MAX_TIES, TOLERANCE, Progress
 from shardwright.planner.stacks.bounds import (
     ShapeWork,
     StateRows,
-    after_bound_s,
+    after_bound,
     least_busy_s,
     path_kind,
     path_of,
     shape_work,
     state_rows,
     step_bound_s,
+    whole_bound_s,
 )
 from shardwright.planner.stacks.choices import Cut, Grid, Leaf, Pipeline, StackChoices, State
 from shardwright.planner.stacks.leaves import LeafSolver
@@ -42,7 +43,7 @@ from shardwright.planner.stacks.rooms import SLACK
 from shardwright.planner.stacks.space import StackSpace
 from shardwright.planner.stacks.stages import StagePricer
 from shardwright.planner.stacks.units import ALONE
-from shardwright.specs import Candidate, Certificate, Layout, ScheduleName
+from shardwright.specs import Candidate, Certificate, Layout
 
 _LEVEL = 0.01
 """Bounds that differ by less (relative) are one level, within which the deepest node goes first."""
@@ -332,14 +333,11 @@ class _Search:
             return
         if max(busy_s * node.work.overlap_ratio, pipelines[0][0]) >= self.limit_s():
             return
-        after_s = after_bound_s(self.prices, node.grid, node.cut, state)
+        after = after_bound(self.prices, node.grid, node.cut, state, node.work)
         for step_s, pipeline in pipelines:
-            own_s = busy_s
-            if pipeline.schedule == ScheduleName.DUALPIPE_V:
-                own_s *= node.work.overlap_ratio
-            own_s = max(bound_s, max(step_s, own_s) + after_s)
+            leaf = Leaf(node.grid, node.cut, state, pipeline)
+            own_s = max(bound_s, whole_bound_s(node.work, leaf, step_s, busy_s, after))
             if own_s < self.limit_s():
-                leaf = Leaf(node.grid, node.cut, state, pipeline)
                 self._push(own_s, _Open(leaf, node.work))
 
     def _busy_s(

@@ -295,7 +295,8 @@ class StackSpace:
         degrees = self._shard_degrees(copies)
         for zero in self.allowed("zero", [0, 1, 2, 3] if copies > 1 else [0]):
             if zero == 0:
-                yield from ((0, 1, True) for _ in self.allowed("reshard_after_forward", [True]))
+                if self.allowed("zero_shard_degree", [1]):
+                    yield from ((0, 1, True) for _ in self.allowed("reshard_after_forward", [True]))
                 continue
             shards = self._allowed_or_fixed("zero_shard_degree", degrees[1:])
             switches = [True, False] if zero == 3 else [True]

@@ -178,9 +178,9 @@ class StagePricer:
     ) -> tuple[Option, ...]:
         found = list(self._fitting(key, place, start, stop))
         if not self._is_split:
-            return (min(found, key=lambda one: (one.backward_s, one.recompute)),) if found else ()
+            return (min(found, key=_plainness),) if found else ()
         kept: list[Option] = []
-        for option in sorted(found, key=lambda one: (one.backward_s, one.recompute)):
+        for option in sorted(found, key=_plainness):
             if all(option.weight_s < other.weight_s * (1 - 1e-12)
                    or option.input_s < other.input_s * (1 - 1e-12) for other in kept):  # fmt: skip
                 kept.append(option)
@@ -220,7 +220,7 @@ class StagePricer:
             return None
         if not self._fits(place, start, stop, policy, chunks):
             return None
-        if policy != "full" or not self.may_be_partial(start, stop):
+        if policy != "full" or layers < 1 or not self.may_be_partial(start, stop):
             return policy
         count = self._least_count(place, start, stop, chunks, layers)
         return policy if count == layers else f"full:{count}"
@@ -361,10 +361,11 @@ class StagePricer:
         times, pricer, grid = self._times, self._prices.pricer, self._grid
         again_s = again_kernels = forward_shards_s = backward_shards_s = 0.0
         for part, first, last in self._parts(start, stop, policy):
-            again = self._again(part, chunks if last == self.num_units else 1)
+            own_chunks = chunks if last == self.num_units else 1
+            again = self._again(part, own_chunks)
             again_s += _of(again.seconds, first, last)
             again_kernels += _of(again.kernels, first, last)
-            shards = self._prices.shards(grid, self._cut, self._state, part)
+            shards = self._prices.shards(grid, self._cut, self._state, part, own_chunks)
             if shards is not None:
                 forward_shards_s += _of(shards[0], first, last)
                 backward_shards_s += _of(shards[1], first, last)
@@ -380,6 +381,11 @@ class StagePricer:
         paced_s = pricer.at_host_pace_s(device_s, kernels, grid.tp)
         stretch = self._ratio * paced_s / device_s if device_s else 1.0
         return Option(forward_s, input_s * stretch, weight_s * stretch, policy, chunks)
+
+
+def _plainness(option: Option) -> tuple[float, bool, str]:
+    """Of options that take as long, those without recomputation go first."""
+    return option.backward_s, option.recompute != "none", option.recompute
 
 
 def least_count(lacking: Callable[[int], float], most: int) -> int:

@@ -75,6 +75,9 @@ class UnitState:
     dense: Sums
     """Trained parameters, routed experts apart."""
     experts: Sums
+    tied: float
+    """Of the last unit, those of a table that the first has a copy of, where it is on another
+    rank."""
 
 
 class UnitPricer:
@@ -150,11 +153,13 @@ class UnitPricer:
             self._spread([one.largest_saved for one in sizes]),
         )
 
-    def shards(self, grid: Grid, cut: Cut, state: State, recompute: str) -> tuple[Sums, Sums]:
+    def shards(
+        self, grid: Grid, cut: Cut, state: State, recompute: str, loss_chunks: int
+    ) -> tuple[Sums, Sums]:
         """Exposed seconds of what is gathered, scattered and moved beside each pass (forward,
         backward)."""
         rows: Sequence[StageTimes] = self._pricer.stage_times(
-            self.probe(grid, cut, state, recompute)
+            self.probe(grid, cut, state, recompute, loss_chunks)
         )
         return (
             self._sums([one.forward_shards_s for one in rows]),
@@ -175,6 +180,7 @@ class UnitPricer:
             self._spread([one.whole_gradient for one in sizes]),
             self._sums([one.dense for one in trained]),
             self._sums([one.experts for one in trained]),
+            trained[-1].tied,
         )
 
     def probe(
@@ -233,4 +239,4 @@ def _held(one: StageBytes, offload: str) -> float:
 
 def rank_trained(state: UnitState, num_ranks: int) -> Trained:
     """What the rank that trains most has at the least."""
-    return Trained(state.dense[-1] / num_ranks, state.experts[-1] / num_ranks)
+    return Trained(state.dense[-1] / num_ranks, state.experts[-1] / num_ranks, state.tied)

@@ -94,8 +94,8 @@ def test_fixed_and_forbidden_choices_are_kept(capsys: pytest.CaptureFixture[str]
 def test_what_does_not_fit_ends_with_3_and_says_by_how_much(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = ["plan", "llama-2-7b", "--cluster", "dgx-h100", "--gpus", "1", "--global-batch", "2",
-               "--seq-len", "512"]  # fmt: skip
+    command = ["plan", "llama-3-70b", "--cluster", "dgx-h100", "--gpus", "1", "--global-batch",
+               "2", "--seq-len", "512"]  # fmt: skip
     assert execute([*command, "--json"]) == 3
     out, err = capsys.readouterr()
     answer = json.loads(out)

@@ -77,7 +77,7 @@ def test_solving(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_nothing_that_fits_ends_with_3(capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(["what-if", "llama-3.1-8b", "--cluster", "dgx-h100", "--vary", "gpus=1"]) == 3
+    assert execute(["what-if", "llama-3.1-70b", "--cluster", "dgx-h100", "--vary", "gpus=1"]) == 3
     out, err = capsys.readouterr()
     assert "nothing fits [1]" in out
     assert "bytes" in err

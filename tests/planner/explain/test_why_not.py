@@ -110,12 +110,24 @@ MEMORY = {
     "weights": ("adapters", "tp=1,pp=1,cp=1,zero=0,recompute=full,micro_batch=1", "weights"),
     "optimizer state": (
         "dense",
-        "tp=1,pp=1,cp=1,zero=0,recompute=full,micro_batch=1",
+        "tp=1,pp=1,cp=1,zero=0,recompute=full,micro_batch=1,offload=none",
         "optimizer_state",
     ),
-    "activations": ("dense", "tp=1,cp=1,pp=16,zero=0,micro_batch=4,recompute=none", "activations"),
-    "logits": ("dense", "tp=1,cp=1,pp=8,zero=3,micro_batch=32,recompute=full", "transient"),
-    "sharded twice only": ("dense", "zero=1,zero_shard_degree=1,tp=1,pp=1,cp=1", "optimizer_state"),
+    "activations": (
+        "dense",
+        "tp=1,cp=1,pp=16,zero=0,micro_batch=4,recompute=none,offload=none",
+        "activations",
+    ),
+    "logits": (
+        "dense",
+        "tp=1,cp=1,pp=8,zero=3,micro_batch=32,recompute=full,loss_chunks=1",
+        "transient",
+    ),
+    "sharded twice only": (
+        "dense",
+        "zero=1,zero_shard_degree=1,tp=1,pp=1,cp=1,offload=none",
+        "optimizer_state",
+    ),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from shardwright.planner.problem import Constraints, Problem
 from shardwright.planner.stacks.choices import Pipeline, StackChoices
@@ -23,27 +24,30 @@ def by_hand(space: StackSpace) -> tuple[int, int]:
     made, considered, valid = space.problem, 0, 0
     for grid in space.grids:
         for cut in space.cuts(grid):
-            for zero in space.zeros(grid):
-                for recompute in space.recomputes:
-                    for pipeline in space.pipelines(grid.pp):
-                        count = len(space.splits(pipeline, grid.pp))
-                        considered += count
-                        num_stages = grid.pp * pipeline.vpp
-                        if num_stages > made.num_units:
-                            continue
-                        choices = StackChoices(grid, cut, zero, recompute, pipeline, "even")
-                        starts = even_split(made.num_units, num_stages)
-                        layout = choices.layout(made, tuple(u - 1 for u in starts), space.others)
-                        found = layout.violations(made.model, made.cluster, made.training)
-                        valid += count * (not found)
+            for state in space.states(grid, cut):
+                for pipeline in space.pipelines(grid.pp):
+                    considered += 1
+                    count = grid.pp * pipeline.vpp
+                    if count > made.num_units:
+                        continue
+                    starts = even_split(made.num_units, count)
+                    recompute = (space.recomputes[0],) * count
+                    choices = StackChoices(
+                        grid, cut, state, pipeline, space.loss_chunks[0], starts, recompute
+                    )
+                    try:
+                        layout = choices.layout(made, space.others)
+                    except ValidationError:
+                        continue  # no rank is left to share experts
+                    valid += not layout.violations(made.model, made.cluster, made.training)
     return considered, valid
 
 
 @pytest.mark.parametrize(
     ("made", "fixed"),
     [
-        (problem(gpus=2, global_batch=2), {}),
-        (problem(gpus=4, global_batch=4), {"zero": 1, "recompute": "none"}),
+        (problem(gpus=2, global_batch=2), {"offload": "none"}),
+        (problem(gpus=4, global_batch=2), {"zero": 1, "recompute": "none", "offload": "none"}),
         (problem(gpus=4, global_batch=2), {"zero_shard_degree": 2, "pp": 1}),
         (dense_problem(gpus=4, global_batch=4), {"recompute": "full", "loss_chunks": 100}),
     ],
@@ -87,7 +91,10 @@ def test_policies_are_those_that_the_model_has_modules_for() -> None:
         ({"fixed": {"tp": 3}}, "tp is one of: 1, 2, 4"),
         ({"forbidden": frozenset({"everything"})}, "'everything' is not a choice"),
         ({"forbidden": frozenset({"stages=0-4"})}, "boundaries cannot be forbidden"),
-        ({"fixed": {"offload": "optimizer"}, "forbidden": frozenset({"offload"})}, "nothing"),
+        (
+            {"fixed": {"offload": "optimizer"}, "forbidden": frozenset({"offload"})},
+            "nothing is left",
+        ),
         ({"fixed": {"pp": 1, "schedule": "zb-v"}}, "nothing is left"),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_question_that_is_wrong_everywhere_is_an_error() -> None:
 
 
 def test_where_nothing_fits_the_reasons_are_given() -> None:
-    answer = ask(model="llama-3.1-8b", vary=["gpus=1"], settings={}, fix="")
+    answer = ask(model="llama-3.1-70b", vary=["gpus=1"], settings={}, fix="")
     assert not answer.feasible
     assert "bytes" in answer.reasons[0]
     assert answer.pick("fastest") is None

@@ -75,7 +75,7 @@ def test_a_wrong_point_is_invalid_with_its_reason(settings: dict[str, str], said
 
 
 def test_a_point_that_does_not_fit_says_by_how_much() -> None:
-    outcome = evaluate(Point("llama-3.1-8b", "dgx-h100", {"gpus": "1"}))
+    outcome = evaluate(Point("llama-3.1-70b", "dgx-h100", {"gpus": "1"}))
     assert outcome.verdict == "infeasible"
     assert "bytes" in (outcome.reason or "")
     assert outcome.prediction is None
