@@ -30,6 +30,11 @@ class CappedStackModel(StackModel):
     def _device_bytes(self) -> int:
         return super().capacity_bytes
 
+    def most_live_bytes(self, layout: Layout) -> float:
+        """What tensors of a rank may take up at most for the verdict ``fits``."""
+        allowed = self._memory.live_within_bytes(layout, self._most_bytes)
+        return min(self._memory.most_live_bytes(layout, self._device_bytes), allowed)
+
     def verdict(self, memory: Sequence[MemoryParts]) -> MemoryVerdict:
         """Beyond what is allowed nothing fits; below, the device decides with its margin."""
         if max(rank.total_bytes for rank in memory) > self._most_bytes:

@@ -147,7 +147,7 @@ class StackMemory:
             messages = message_bytes * ((index > 0) - (index < last))
             own[stage.rank].append(size)
             saved[stage.rank].append(max(0.0, size.saved + messages))
-        beside = self._communicators(layout) + self._more_context
+        beside = self._beside_bytes(layout)
         return tuple(
             self._rank(layout, row, _most(kept, counts), beside)
             for row, kept, counts in zip(own, saved, in_flight, strict=True)
@@ -221,13 +221,22 @@ class StackMemory:
 
     def most_live_bytes(self, layout: Layout, capacity_bytes: int) -> float:
         """`verdict` the other way round: of what tensors take up the most that ``fits``."""
-        beside = self._communicators(layout) + self._more_context
+        beside = self._beside_bytes(layout)
         central = capacity_bytes / self._parameters.get("memory.central_ratio", 1.0)
         high = capacity_bytes / self._parameters.get("memory.high_ratio", 1.0)
         return min(
             (central - beside) / (1 + self._margin),
             (high - beside) / (1 + self._margin + self._more_margin),
         )
+
+    def live_within_bytes(self, layout: Layout, total_bytes: float) -> float:
+        """What tensors may take up so that a rank's whole memory, as it is stated, is no more."""
+        rounding = len(MemoryParts.model_fields) / 2
+        return (total_bytes + rounding - self._beside_bytes(layout)) / (1 + self._margin)
+
+    def _beside_bytes(self, layout: Layout) -> float:
+        """What a rank has beside its tensors: communicators, and more than the usual context."""
+        return self._communicators(layout) + self._more_context
 
     def _communicators(self, layout: Layout) -> float:
         count = num_communicators(layout)

@@ -161,11 +161,12 @@ def test_the_demo_s_model_and_a_sample_cluster_file(
 SMALL = ["llama-2-7b", "--cluster", "dgx-h100", "--gpus", "1", "--global-batch", "2",
          "--seq-len", "512"]  # fmt: skip
 UNFIT = {
-    "weights of 70 billion": ["plan", "llama-3-70b", "--cluster", "dgx-h100"],
-    "one device": ["plan", *SMALL],
+    "weights of 405 billion": ["plan", "llama-3.1-405b", "--cluster", "dgx-h100"],
+    "one device": ["plan", *SMALL, "--forbid", "offload"],
     "what was fixed": ["plan", "llama-3-8b", "--cluster", "dgx-h100", "--fix",
-                       "tp=1,pp=1,cp=1,zero=0", "--forbid", "recompute"],
-    "a bound": ["plan", "llama-3-8b", "--cluster", "dgx-h100", "--bound", "peak_memory<=10GiB"],
+                       "tp=1,pp=1,cp=1,zero=0,offload=none", "--forbid", "recompute"],
+    "a bound": ["plan", "llama-3-8b", "--cluster", "dgx-h100", "--bound",
+                "peak_memory<=10GiB", "--forbid", "offload"],
     "fp32": ["plan", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "2", "--precision", "fp32",
              "--forbid", "offload"],
     "a long sequence": ["plan", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "1",

@@ -48,3 +48,20 @@ def test_our_own_pricer_is_capped_alike() -> None:
     assert tight.state_bytes(choices).sum() == base.state_bytes(choices).sum()
     assert tight.unit_seconds(choices).fixed_s == base.unit_seconds(choices).fixed_s
     assert tight.unit_bytes(choices).fixed == base.unit_bytes(choices).fixed
+
+
+def test_what_tensors_may_take_up_is_what_the_verdict_allows() -> None:
+    """To within the rounding of stated parts."""
+    made = problem(gpus=2)
+    base = stack_model(made.model, made.training, made.profile, made.software)
+    layout = layout_of(made, {"tp": 2})
+    (rank,) = base.memory(layout)
+    live_bytes = rank.total_bytes - rank.fixed
+    for most_bytes in (rank.total_bytes, rank.total_bytes + 1, 2 * rank.total_bytes):
+        capped = CappedStackModel(base, most_bytes)
+        assert capped.verdict([rank]) == "fits"
+        assert live_bytes <= capped.most_live_bytes(layout) + 4
+    tight = CappedStackModel(base, rank.total_bytes - 100)
+    assert tight.verdict([rank]) == "does_not_fit"
+    assert live_bytes > tight.most_live_bytes(layout)
+    assert CappedStackModel(base, 10**15).most_live_bytes(layout) == base.most_live_bytes(layout)

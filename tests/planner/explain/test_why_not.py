@@ -115,7 +115,7 @@ MEMORY = {
     ),
     "activations": (
         "dense",
-        "tp=1,cp=1,pp=16,zero=0,micro_batch=4,recompute=none,offload=none",
+        "tp=1,cp=1,pp=8,zero=0,micro_batch=8,recompute=none,offload=none",
         "activations",
     ),
     "logits": (
@@ -172,7 +172,11 @@ SLOWER = {
     "a long pipeline": ("dense", "pp=16,micro_batch=4,schedule=1f1b", "bubble"),
     "recomputing everything": ("dense", "tp=1,pp=4,recompute=full,schedule=1f1b", "recompute"),
     "a ring around everything": ("dense", "cp=16,cp_kind=ring", "cp traffic"),
-    "weights gathered over a slow network": ("slow network", "zero=3,dp=8", "dp traffic"),
+    "weights gathered over a slow network": (
+        "slow network",
+        "zero=3,dp=8,zero_shard_degree=8",
+        "dp traffic",
+    ),
     "heads that tp does not divide": ("odd sequence", "tp=8,pp=1,cp=1", "tp traffic"),
     "experts over everything": ("experts", "ep=4,tp=1,dp=4", None),
     "a schedule that is not searched": ("dense", "pp=4,schedule=gpipe,tp=1", "recompute"),
