@@ -34,15 +34,19 @@ COLUMNS = (
 
 
 def candidates_table(candidates: Sequence[Candidate], *, chosen: int | None = 0) -> Table:
-    """One row per layout, best first; the chosen one is marked. A column of experts' ranks where
-    there are any."""
+    """One row per layout, best first; the chosen one is marked. Columns of experts' ranks, and of
+    choices that few layouts make, where there are any."""
     experts = any(one.layout.ep * one.layout.etp > 1 for one in candidates)
-    split = COLUMNS.index("zero")
-    table = table_of(*COLUMNS[:split], *(["ep"] if experts else []), *COLUMNS[split:])
+    others = any(others_in_words(one.layout) for one in candidates)
+    split, last = COLUMNS.index("zero"), COLUMNS.index("recompute") + 1
+    table = table_of(
+        *COLUMNS[:split], *["ep"] * experts, *COLUMNS[split:last], *["other choices"] * others,
+        *COLUMNS[last:],
+    )  # fmt: skip
     for index, candidate in enumerate(candidates):
         marked = index == chosen
         rank = f"{index + 1} *" if marked else f"{index + 1}"
-        cells = candidate_cells(candidate, experts=experts)
+        cells = candidate_cells(candidate, experts=experts, others=others)
         table.add_row(rank, *cells, style="bold" if marked else None)
     return table
 
@@ -50,8 +54,11 @@ def candidates_table(candidates: Sequence[Candidate], *, chosen: int | None = 0)
 _CP_KINDS = {"ring": "ring", "all_to_all": "a2a", "all_gather": "gather"}
 
 
-def candidate_cells(candidate: Candidate, *, experts: bool = False) -> list[str]:
-    """The columns after ``rank`` of one layout; ``experts``: with theirs."""
+def candidate_cells(
+    candidate: Candidate, *, experts: bool = False, others: bool = False
+) -> list[str]:
+    """The columns after ``rank`` of one layout; ``experts``: with theirs; ``others``: with choices
+    that few layouts make."""
     layout, prediction = candidate.layout, candidate.prediction
     fullest = prediction.fullest_rank
     peak, capacity = prediction.peak_memory_bytes[fullest], prediction.capacity_of(fullest)
@@ -62,9 +69,10 @@ def candidate_cells(candidate: Candidate, *, experts: bool = False) -> list[str]
         _by_set(layout, lambda part: f"{part.vpp}"),
         _by_set(layout, lambda part: f"{part.dp}"),
         *([f"{layout.ep}" if layout.etp == 1 else f"{layout.ep} etp {layout.etp}"] * experts),
-        _by_set(layout, lambda part: f"{part.zero}"),
+        _by_set(layout, zero_in_words),
         _by_set(layout, lambda part: f"{part.micro_batch}"),
         recompute_in_words(layout),
+        *([others_in_words(layout)] * others),
         step_in_words(prediction),
         "" if prediction.mfu is None else f"{prediction.mfu:.1%}",
         f"{format_bytes(peak)} / {format_bytes(capacity)}",
@@ -87,6 +95,26 @@ def tensor_in_words(layout: Layout) -> str:
 
     words = _by_set(layout, degrees)
     return f"{words} sp" if layout.sequence_parallel else words
+
+
+def zero_in_words(layout: Layout) -> str:
+    """``3``, or ``3 /8`` where 8 ranks share a copy, fewer than there are."""
+    is_whole = layout.zero == 0 or layout.zero_shard_degree == layout.dp * layout.cp
+    return f"{layout.zero}" if is_whole else f"{layout.zero} /{layout.zero_shard_degree}"
+
+
+def others_in_words(layout: Layout) -> str:
+    """``offload optimizer, loss in 4``: what differs from most layouts and has no column."""
+    words = []
+    if layout.offload:
+        words.append("offload " + "+".join(layout.offload))
+    if layout.loss_chunks > 1:
+        words.append(f"loss in {layout.loss_chunks}")
+    if not layout.reshard_after_forward:
+        words.append("weights kept")
+    if layout.rank_order != Layout.model_fields["rank_order"].default:
+        words.append(layout.rank_order)
+    return ", ".join(words)
 
 
 def step_in_words(prediction: Prediction) -> str:

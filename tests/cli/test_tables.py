@@ -120,3 +120,17 @@ def test_a_schedule_is_named_where_it_is_not_1f1b() -> None:
 def test_a_proof_over_a_part_of_the_space_says_so() -> None:
     text = _tables.certificate_in_words(samples.certificate(space="every tp; fixed: pp = 3"))
     assert text.endswith("none better under this model with what was ruled out")
+
+
+def test_choices_that_few_layouts_make_have_a_column_where_there_are_any(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = Candidate(layout=samples.layout(pp=1, dp=4, zero=3), prediction=samples.prediction())
+    change = {"offload": ("optimizer",), "loss_chunks": 4, "zero_shard_degree": 2}
+    rare = Candidate(layout=plain.layout.model_copy(update=change), prediction=plain.prediction)
+    assert _tables.zero_in_words(rare.layout) == "3 /2"
+    assert _tables.others_in_words(rare.layout) == "offload optimizer, loss in 4"
+    assert "other choices" not in "\n".join(printed(capsys, _tables.candidates_table([plain])))
+    shown = "\n".join(printed(capsys, _tables.candidates_table([plain, rare])))
+    assert "other choices" in shown
+    assert "offload optimizer, loss in 4" in shown
