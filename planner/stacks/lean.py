@@ -114,7 +114,7 @@ def _layouts(
 ) -> Iterator[Layout]:
     """Split by time, and evenly, with as much recomputation and as small a loss as may be."""
     count = leaf.grid.pp * leaf.pipeline.vpp
-    fixed = space.fixed_boundaries
+    fixed = space.boundaries(count)
     ways = [balanced_split(prices.unit_s(leaf.grid, leaf.cut), count),
             even_split(problem.num_units, count)]  # fmt: skip
     if fixed is not None:

@@ -115,7 +115,8 @@ class LeafSolver:
 
     @property
     def _fixed(self) -> tuple[int, ...] | None:
-        fixed = self._prices.space.fixed_boundaries
+        pipeline, grid = self._leaf.pipeline, self._leaf.grid
+        fixed = self._prices.space.boundaries(grid.pp * pipeline.vpp)
         return None if fixed is None else tuple(layer + 1 for layer in fixed)
 
     def _places(self) -> tuple[Place, ...]:

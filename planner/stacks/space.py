@@ -22,6 +22,7 @@ from shardwright.planner.bounds_text import bounds_in_words, nothing_between
 from shardwright.planner.layout_text import (
     CP_KINDS,
     DEGREES,
+    MODULES,
     RANK_ORDERS,
     SHARD_DEGREES,
     normalise_choices,
@@ -63,6 +64,15 @@ def _is_not(plain: ChoiceValue, given: ChoiceValue) -> bool:
     return given != plain
 
 
+def _begins(start: str, given: ChoiceValue) -> bool:
+    return str(given).startswith(start)
+
+
+def _recomputes(module: str, given: ChoiceValue) -> bool:
+    return module in str(given).partition(":")[2].split("+")
+
+
+_UNEVEN = "uneven"
 _PLAIN: dict[str, ChoiceValue] = {
     **dict.fromkeys(DEGREES, 1), "sequence_parallel": False, "recompute": "none", "zero": 0,
     "offload": "none", "compile": False, "loss_chunks": 1,
@@ -75,6 +85,10 @@ FORBIDDABLE: dict[str, tuple[str, Test]] = {
     **{f"zero{zero}": ("zero", partial(_is, zero)) for zero in range(4)},
     **{name: ("schedule", partial(_is, name)) for name in ALL_SCHEDULES},
     **{name: ("cp_kind", partial(_is, name)) for name in CP_KINDS},
+    "selective": ("recompute", partial(_begins, "selective")),
+    "partial_recompute": ("recompute", partial(_begins, "full:")),
+    **{name: ("recompute", partial(_recomputes, name)) for name in MODULES},
+    "uneven_stages": ("stages", partial(_is, _UNEVEN)),
 }
 """What can be forbidden by name: the choice, and which of its values go."""
 
@@ -105,6 +119,23 @@ class StackSpace:
         """The boundaries that the user fixed, if any."""
         stops = normalise_choices(self.constraints.fixed).get("stages")
         return boundaries_of(stops, self.problem) if isinstance(stops, tuple) else None
+
+    @cached_property
+    def has_even_stages(self) -> bool:
+        """Whether every stage must have as many layers, unless boundaries are fixed."""
+        return self.fixed_boundaries is None and not self.allowed("stages", [_UNEVEN])
+
+    def boundaries(self, num_stages: int) -> tuple[int, ...] | None:
+        """The layers at which stages 1, 2, ... start where that is not open."""
+        if not self.has_even_stages:
+            return self.fixed_boundaries
+        each = self.problem.num_layers // num_stages
+        return tuple(each * stage for stage in range(1, num_stages))
+
+    @cached_property
+    def may_be_partial(self) -> bool:
+        """Whether some layers of a stage may be recomputed in full and others not."""
+        return "recompute" not in self.fixed and bool(self.allowed("recompute", ["full:1"]))
 
     @cached_property
     def lacking(self) -> list[str]:
@@ -158,7 +189,10 @@ class StackSpace:
         if "recompute" in self.fixed:
             return self.allowed("recompute", [str(self.fixed["recompute"])])
         known = recompute_modules_of(self.problem.model)
-        cheap = [module for module in CHEAP_MODULES if module in known]
+        cheap = [
+            module for module in CHEAP_MODULES
+            if module in known and self.allowed("recompute", [f"selective:{module}"])
+        ]  # fmt: skip
         policies = ["none"]
         if self.problem.software.attention_kernel == "math" and "core_attn" in known:
             policies.append("selective")
@@ -324,6 +358,9 @@ class StackSpace:
             boundaries = self.fixed_boundaries
             if boundaries is not None:
                 found = [one for one in found if one.vpp * pp == len(boundaries) + 1]
+            if self.has_even_stages:
+                layers = self.problem.num_layers
+                found = [one for one in found if layers % (one.vpp * pp) == 0]
             self._pipelines[pp] = found
         return self._pipelines[pp]
 

@@ -247,7 +247,7 @@ class StagePricer:
         beside = (start == 0 and units.has_encoders) or (
             stop == self.num_units and units.has_predictions
         )
-        return not beside and "recompute" not in self._prices.space.fixed
+        return not beside and self._prices.space.may_be_partial
 
     def _fits(self, place: Place, start: int, stop: int, policy: str, chunks: int) -> bool:
         return self.live_bytes(place, start, stop, policy, chunks) <= self.room_bytes
