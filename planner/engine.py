@@ -18,14 +18,15 @@ from shardwright.hardware_profiles.stacks import GENERIC, stack_facts
 from shardwright.planner.bounds import Pricer
 from shardwright.planner.capped import CappedPricer, CappedStackModel
 from shardwright.planner.host_memory import host_overflow_in_words
+from shardwright.planner.layout_text import normalise_choices
 from shardwright.planner.layouts import layout_in_words
 from shardwright.planner.pricing import StepPricer
-from shardwright.planner.problem import Constraints, Problem
+from shardwright.planner.problem import ChoiceValue, Constraints, Problem
 from shardwright.planner.search import Progress, search
 from shardwright.planner.space import Space
 from shardwright.planner.stacks.lean import leanest
 from shardwright.planner.stacks.search import search_stacks
-from shardwright.planner.stacks.space import StackSpace
+from shardwright.planner.stacks.space import LOSS_CHUNKS, OFFLOADS, StackSpace
 from shardwright.planner.suggest import (
     Fitting,
     Settle,
@@ -49,6 +50,9 @@ from shardwright.specs import (
 )
 
 Watch = Callable[[Progress], None]
+
+_SEARCHED: dict[str, tuple[ChoiceValue, ...]] = {"offload": OFFLOADS, "loss_chunks": LOSS_CHUNKS}
+"""Values of what suggestions fix that are searched on a stack where they are open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +261,13 @@ class StackEngine:
         self, constraints: Constraints, settle: Settle = unsettled
     ) -> tuple[Suggestion, ...]:
         """See `Engine`."""
-        return helps(self._problem, constraints, stack_fitting, settle)
+
+        def first(problem: Problem, limits: Constraints) -> Candidate | None:
+            if _fixes_in_vain(problem, limits, constraints):
+                return None
+            return stack_fitting(problem, limits)
+
+        return helps(self._problem, constraints, first, settle)
 
     def counts(self, name: str) -> frozenset[int]:
         """See `Engine`."""
@@ -276,6 +286,16 @@ def _capped(pricer: StackModel, constraints: Constraints) -> StackModel:
     """The prices with as much memory as is allowed."""
     most_bytes = constraints.most_bytes
     return pricer if most_bytes is None else CappedStackModel(pricer, most_bytes)
+
+
+def _fixes_in_vain(problem: Problem, limits: Constraints, before: Constraints) -> bool:
+    """Whether ``limits`` fix what was searched before anyway, or what the software cannot run."""
+    added = set(normalise_choices(limits.fixed)) - set(normalise_choices(before.fixed))
+    space = StackSpace(problem, before)
+    return any(
+        (value := limits.fixed[name]) in _SEARCHED.get(name, ()) or not space.allowed(name, [value])
+        for name in added
+    )
 
 
 def stack_fitting(problem: Problem, constraints: Constraints) -> Candidate | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwright.cost_models.pricing import is_own, step_model
+from shardwright.cost_models.pricing import is_own, stack_model, step_model
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.planner.explain.sensitivity import Sensitivity, sensitivities
 from shardwright.planner.explain.shares import (
@@ -22,7 +22,8 @@ from shardwright.specs.units import format_bytes, format_seconds
 
 _TIE_CHOICES = (
     "tp", "cp", "pp", "vpp", "dp", "ep", "etp", "cp_kind", "micro_batch", "zero",
-    "sequence_parallel", "recompute", "schedule", "offload", "stages",
+    "zero_shard_degree", "sequence_parallel", "recompute", "schedule", "offload", "loss_chunks",
+    "reshard_after_forward", "rank_order", "stages",
 )  # fmt: skip
 
 
@@ -136,6 +137,8 @@ def explain(plan: Plan, profile: HardwareProfile | None = None) -> Explanation:
     prediction = plan.prediction
     chosen = Candidate(layout=plan.layout, prediction=prediction)
     limit = f"the step goes to {what_limits(prediction)}; {_fullest_in_words(prediction)}"
+    hosts = None if profile is None else _hosts_in_words(plan, profile)
+    limit += f"; {hosts}" if hosts is not None else ""
     return Explanation(
         limit=limit,
         time_shares=tuple(time_shares(prediction.breakdown)),
@@ -181,6 +184,30 @@ def _rank_breakdowns(plan: Plan, profile: HardwareProfile) -> tuple[Breakdown, .
     return HeterogeneousEngine(problem).rank_breakdowns(plan.layout)
 
 
+def _hosts_in_words(plan: Plan, profile: HardwareProfile) -> str | None:
+    """What offloading takes of a node's host memory, activations with it, and where its transfers
+    count; None where nothing is offloaded. Of each node as if it held the fullest ranks alone."""
+    layout, groups = plan.layout, profile.devices.groups
+    if not layout.offload or len(groups) > 1:
+        return None
+    model = stack_model(plan.model, plan.training, profile, plan.software)
+    held = model.host_bytes(layout)
+    if "activations" in layout.offload:
+        # With the optimizer on the host, activations are what fills the device at the peak.
+        kept = model.memory(layout.model_copy(update={"offload": ("optimizer",)}))
+        held = tuple(state + rank.activations for state, rank in zip(held, kept, strict=True))
+    needed, there = max(held) * groups[0].devices_per_node, groups[0].host_memory_bytes
+    known = "how much there is, is not known" if there is None else f"it has {format_bytes(there)}"
+    words = (
+        f"offload of {' and '.join(layout.offload)} takes up to {format_bytes(needed)} of a node's"
+        f" host memory: {known}"
+    )
+    if {"activations", "parameters"} & set(layout.offload):
+        where = "dp traffic" if layout.zero >= 2 else "other"
+        words += f"; its transfers count as {where}"
+    return words
+
+
 def _tie_set(plan: Plan, profile: HardwareProfile | None) -> TieSet | None:
     if not plan.ties:
         return None
@@ -193,9 +220,16 @@ def _tie_set(plan: Plan, profile: HardwareProfile | None) -> TieSet | None:
     for name in _TIE_CHOICES:
         values = dict.fromkeys(_value(each[name]) for each in (chosen, *others))
         if len(values) > 1:
-            varied[name] = tuple(values) if name != "stages" else (f"{len(values)} splits",)
+            varied[name] = _condensed(name, tuple(values))
     ratio = None if profile is None else profile.tie_ratio
     return TieSet(len(plan.ties), ratio, slowest, varied)
+
+
+def _condensed(name: str, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Values as they are, or how many where each is a list of stages."""
+    if name == "stages":
+        return (f"{len(values)} splits",)
+    return (f"{len(values)} policies",) if any("/" in value for value in values) else values
 
 
 def _value(value: object) -> str:

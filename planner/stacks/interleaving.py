@@ -126,7 +126,7 @@ class Interleaving:
         for rank, own in enumerate(self._own):
             best = min(
                 self._fitting(edges, rank, own),
-                key=lambda options: sum(one.backward_s for one in options), default=None,
+                key=lambda options: sum(one.total_s for one in options), default=None,
             )  # fmt: skip
             if best is None or passed_s + self._work_s(best) >= self._limit():
                 return None
@@ -156,7 +156,7 @@ class Interleaving:
                     )
                     for stage in own
                 )  # fmt: skip
-                if chunks > 1 or least == policy:
+                if (chunks > 1 or least == policy) and not self._stages.moves_activations:
                     break
 
     def _least(

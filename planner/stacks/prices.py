@@ -301,7 +301,7 @@ class StackPrices:
 
     def frame(self, grid: Grid, cut: Cut, state: State) -> Layout:
         """A layout over those ranks, whatever its stages."""
-        key = (grid.tp, grid.cp, grid.pp, grid.dp, cut.ep, cut.etp, state)
+        key = (*grid[:5], cut, state)
         if key not in self._frames:
             plain = self.units.probe(grid._replace(pp=1), cut, state)
             self._frames[key] = plain.model_copy(update={"pp": grid.pp})

@@ -44,8 +44,9 @@ CHEAP_MODULES = ("norm", "mlp_act", "moe_act", "mla_up_proj")
 DeepSeek-V3)."""
 MOST_GRIDS = 100_000
 """Grids times sizes of micro-batches that are searched."""
-OFFLOADS = ("none", "optimizer", "activations", "activations+optimizer")
-"""Weights are offloaded only where that is fixed: ZeRO 3 shards them over faster links."""
+OFFLOADS = ("none", "optimizer")
+"""Weights and activations are offloaded only where that is fixed: ZeRO 3 shards weights over faster
+links, and whether hosts have room for activations is not in the books."""
 FEW_SPLITS, FEW_INTERLEAVED = 1000, 256
 """So many ways to split a model over ranks of one stage, and of several, are all looked at: two
 that differ little in their bound differ little in their step."""

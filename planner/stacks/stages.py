@@ -124,6 +124,11 @@ class StagePricer:
         return kind, max(0, last - first), ends
 
     @property
+    def moves_activations(self) -> bool:
+        """To host memory, and back."""
+        return "activations" in self._state.offload
+
+    @property
     def most_options(self) -> int:
         """As many ways to run one stage may each be the best for some step."""
         return len(self._policies) if self._is_split else 1
@@ -182,7 +187,9 @@ class StagePricer:
         kept: list[Option] = []
         for option in sorted(found, key=_plainness):
             if all(option.weight_s < other.weight_s * (1 - 1e-12)
-                   or option.input_s < other.input_s * (1 - 1e-12) for other in kept):  # fmt: skip
+                   or option.input_s < other.input_s * (1 - 1e-12)
+                   or option.forward_s < other.forward_s * (1 - 1e-12)
+                   for other in kept):  # fmt: skip
                 kept.append(option)
         return tuple(kept)
 
@@ -200,7 +207,8 @@ class StagePricer:
     def _fitting_chunks(
         self, key: tuple[object, ...], place: Place, start: int, stop: int, policy: str
     ) -> Iterator[int]:
-        """One chunk where that fits, and else the fewest: more take no longer."""
+        """One chunk where that fits, and else the fewest: more take no longer, but where what they
+        keep is moved to the host."""
         if stop < self.num_units:
             yield self._chunks[0]
             return
@@ -208,7 +216,7 @@ class StagePricer:
             text = self._least_policy(place, start, stop, policy, chunks)
             if text is not None and (key, text, chunks) not in self._refused:
                 yield chunks
-                if chunks > 1 or text == policy:
+                if (chunks > 1 or text == policy) and not self.moves_activations:
                     return
 
     def _least_policy(
@@ -385,7 +393,7 @@ class StagePricer:
 
 def _plainness(option: Option) -> tuple[float, bool, str]:
     """Of options that take as long, those without recomputation go first."""
-    return option.backward_s, option.recompute != "none", option.recompute
+    return option.total_s, option.recompute != "none", option.recompute
 
 
 def least_count(lacking: Callable[[int], float], most: int) -> int:

@@ -67,15 +67,35 @@ def test_the_own_engine_refuses_what_its_books_do_not_describe() -> None:
 
 
 def test_what_does_not_fit_has_reasons_and_suggestions_that_fit() -> None:
-    made = problem(gpus=2, usable_bytes=2_000_000)
+    made = problem(gpus=2, usable_bytes=13_000_000)
     engine = engine_for(made)
     assert engine.search(Constraints()).ranking == ()
     (reason,) = engine.reasons(Constraints())
-    assert "2,000,000 bytes" in reason
+    assert "13,000,000 bytes" in reason
     found = engine.suggestions(Constraints())
+    assert len(found) > 1
     for suggestion in found:
         again = engine_for(suggestion.problem).search(suggestion.constraints)
         assert again.ranking, suggestion.text
+
+
+@pytest.mark.parametrize(
+    ("lacks", "unwanted"),
+    [
+        ((), "--fix offload=optimizer:"),
+        (("offload",), "offload"),
+        (("offload=optimizer", "offload=activations+optimizer"), "--fix offload=optimizer:"),
+    ],
+)
+def test_nothing_is_suggested_that_was_open_or_that_the_software_cannot_run(
+    lacks: tuple[str, ...], unwanted: str
+) -> None:
+    made = problem(gpus=1, usable_bytes=45_000_000 if lacks else 33_000_000)
+    made = replace(made, software=made.software.model_copy(update={"lacks": lacks}))
+    texts = [one.text for one in engine_for(made).suggestions(Constraints())]
+    assert texts
+    assert not [text for text in texts if unwanted in text.split(" then ")[0]]
+    assert not [text for text in texts if text.startswith("--fix loss_chunks")]
 
 
 def test_what_was_left_open_is_chosen_where_that_is_enough() -> None:

@@ -7,8 +7,9 @@ import pytest
 from shardwright.hardware_profiles.resolve import resolve_cluster
 from shardwright.planner.api import estimate, plan
 from shardwright.planner.explain import explain
-from shardwright.specs import Plan, TrainingSpec
+from shardwright.specs import Candidate, Plan, Recompute, TrainingSpec
 from shardwright.specs.sources import resolve_model
+from shardwright.specs.units import format_bytes
 from tests.planner.conftest import measured, tiny_model
 
 PROFILE = resolve_cluster("dgx-h100:2")
@@ -45,6 +46,43 @@ def test_memory_of_every_rank_is_that_of_the_prediction(made: Plan) -> None:
         assert stage.fills == pytest.approx(peak / made.prediction.memory_capacity_bytes)
         assert stage.free_bytes == made.prediction.memory_capacity_bytes - peak
     assert "pipeline rank 0: layers 0-" in "\n".join(found.lines())
+
+
+def _named(choices: str) -> Plan:
+    training = TrainingSpec(global_batch=64, seq_len=4096)
+    layout = f"tp=2,micro_batch=1,recompute=full,{choices}"
+    answer = estimate(
+        model=resolve_model("llama-3-8b"), profile=PROFILE, training=training, layout=layout
+    )
+    assert answer.plan is not None
+    return answer.plan
+
+
+@pytest.mark.parametrize(
+    ("choices", "transfers"),
+    [
+        ("zero=1,offload=optimizer", None),
+        ("zero=1,offload=activations+optimizer", "other"),
+        ("zero=3,pp=1,offload=activations", "dp traffic"),
+    ],
+)
+def test_what_offload_takes_of_host_memory_is_said(choices: str, transfers: str | None) -> None:
+    """State of 12 bytes a parameter of a rank's shard, and all activations that it saves."""
+    done = _named(choices)
+    plain = _named(f"{choices.split('offload')[0]}offload=none")
+    state = plain.prediction.memory[0].optimizer_state * ("optimizer" in choices)
+    saved = plain.prediction.memory[0].activations * ("activations" in choices)
+    limit = explain(done, PROFILE).limit
+    needed = f"up to {format_bytes(8 * (state + saved))} of a node's host memory"
+    assert f"{needed}: how much there is, is not known" in limit
+    assert (f"its transfers count as {transfers}" in limit) == (transfers is not None)
+    assert "host memory" not in explain(plain, PROFILE).limit
+    assert "host memory" not in explain(done).limit
+    (group,) = PROFILE.devices.groups
+    groups = (group.model_copy(update={"host_memory_bytes": 2**40}),)
+    devices = PROFILE.devices.model_copy(update={"groups": groups})
+    known = PROFILE.model_copy(update={"devices": devices})
+    assert f"{needed}: it has 1.0 TiB" in explain(done, known).limit
 
 
 def test_every_rank_holds_the_layers_of_its_stages(made: Plan) -> None:
@@ -118,3 +156,22 @@ def test_the_limit_names_the_largest_share_and_the_fullest_rank(made: Plan) -> N
     peaks = made.prediction.peak_memory_bytes
     assert f"pipeline rank {peaks.index(max(peaks))} is fullest" in words
     assert explain(made).time_shares[0][0] in words
+
+
+def test_ties_that_differ_in_rare_choices_say_so(made: Plan) -> None:
+    changes: list[dict[str, object]] = [
+        {"loss_chunks": 4},
+        {"zero": 0, "zero_shard_degree": 1},
+        {"recompute": (Recompute(policy="full", num_layers=1), *made.layout.recompute[1:])},
+        {"rank_order": "tp-cp-pp-dp"},
+    ]
+    ties = tuple(
+        Candidate(layout=made.layout.model_copy(update=change), prediction=made.prediction)
+        for change in changes
+    )
+    found = explain(made.model_copy(update={"ties": ties})).ties
+    assert found is not None
+    assert found.varied["loss_chunks"] == ("1", "4")
+    assert found.varied["zero_shard_degree"] == ("2", "1")
+    assert len(found.varied["rank_order"]) == 2
+    assert found.varied["recompute"] == ("2 policies",)
