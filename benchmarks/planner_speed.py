@@ -29,7 +29,7 @@ from typing import Any
 HERE = Path(__file__).parent
 REPETITIONS = 3
 EARLY_S = 0.3
-MOST_S = 300
+MOST_S = 60
 """Of a search; one that is not over by then is stated with its gap."""
 INFEASIBLE = 3
 
