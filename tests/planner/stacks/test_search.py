@@ -179,3 +179,19 @@ def test_progress_is_told() -> None:
     search_stacks(made, Constraints(), pricer_of(made), told.append)
     assert told
     assert told[-1].simulated >= 1
+
+
+@pytest.mark.parametrize(("vpp", "usable_bytes"), [(1, 28_000_000), (2, 36_000_000)])
+def test_stages_are_uneven_unless_the_software_has_no_such(vpp: int, usable_bytes: int) -> None:
+    made, fixed = problem(usable_bytes=usable_bytes), {"pp": 2, "vpp": vpp}
+    best = search_in(made, fixed=fixed, top=1).ranking[0].layout
+    assert len({stage.num_layers for stage in best.stages}) > 1
+    lacks = ("uneven_stages", "partial_recompute", "selective")
+    made = replace(made, software=made.software.model_copy(update={"lacks": lacks}))
+    result = search_in(made, fixed=fixed)
+    assert result.certificate.optimal
+    for one in result.ranking:
+        assert {stage.num_layers for stage in one.layout.stages} == {made.num_layers // 2 // vpp}
+        assert all(entry.policy in ("none", "full") for entry in one.layout.recompute)
+        assert all(entry.num_layers is None for entry in one.layout.recompute)
+    assert "lacks: uneven_stages, partial_recompute, selective" in result.certificate.space

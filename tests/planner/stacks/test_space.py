@@ -112,3 +112,48 @@ def test_a_fixed_degree_against_the_rules_names_the_rule() -> None:
 def test_endless_spaces_are_refused() -> None:
     with pytest.raises(InputError, match="fewer divisors"):
         _ = space_of(problem(gpus=720720, global_batch=720720)).grids
+
+
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("selective", ["none", "full"]),
+        ("mlp_act", ["none", "selective:norm+moe_act+mla_up_proj", "full"]),
+        ("core_attn", ["none", "selective:norm+mlp_act+moe_act+mla_up_proj", "full"]),
+        ("full", None),
+        ("recompute", ["none"]),
+    ],
+)
+def test_kinds_of_recomputation_can_be_forbidden(name: str, left: list[str] | None) -> None:
+    space = space_of(problem(), forbidden=frozenset({name}))
+    if left is None:
+        with pytest.raises(InputError, match="not a choice that can be forbidden"):
+            _ = space.recomputes
+    else:
+        assert space.recomputes == left
+
+
+def test_norms_alone_are_no_policy() -> None:
+    assert space_of(dense_problem(), forbidden=frozenset({"mlp_act"})).recomputes == [
+        "none", "full"
+    ]  # fmt: skip
+
+
+def test_parts_of_stages_may_be_recomputed_unless_that_is_forbidden() -> None:
+    assert space_of(problem()).may_be_partial
+    assert not space_of(problem(), forbidden=frozenset({"partial_recompute"})).may_be_partial
+    assert not space_of(problem(), fixed={"recompute": "full"}).may_be_partial
+
+
+def test_without_uneven_stages_layers_are_shared_out_evenly() -> None:
+    space = space_of(problem(), forbidden=frozenset({"uneven_stages"}))
+    assert space.boundaries(2) == (2,)
+    assert space.boundaries(1) == ()
+    layers = space.problem.num_layers
+    for pp in (1, 2, 4):
+        assert all(layers % (pp * one.vpp) == 0 for one in space.pipelines(pp))
+    assert {one.vpp for one in space.pipelines(2)} == {1, 2}
+    fixed = space_of(
+        problem(), fixed={"stages": "0-1/1-4"}, forbidden=frozenset({"uneven_stages"})
+    )  # fmt: skip
+    assert fixed.boundaries(2) == (1,)
