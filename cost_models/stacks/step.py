@@ -267,7 +267,7 @@ class StackModel:
         rates = self._rates[compiled]
         pricer = WorkPricer(
             rates, self._links, groups, self._hidden,
-            overlap_tensor_parallel=self.software.overlap_tensor_parallel,
+            overlap_tensor_parallel=self.software.overlaps_tensor_parallel(self.training.precision),
         )  # fmt: skip
         updates = Updates(
             self.model, self.training, layout, self._links, rates, self.parameters, groups

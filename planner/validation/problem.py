@@ -46,7 +46,7 @@ UNKNOWN_STACK = "unknown"
 """The framework of a row that does not name its stack."""
 DEFAULT_ADAPTER_RANK = 16
 """Of LoRA, where it is said that adapters were trained, but not how large."""
-_LISTS = ("lacks",)
+_LISTS = ("lacks", "overlap_tensor_parallel_except")
 """Fields of software that are lists themselves, not a choice of several."""
 _FORGOTTEN_BATCHES = 2
 """Micro-batches per pipeline rank where memory alone is asked for and the batch is not stated: the
@@ -183,7 +183,7 @@ def _replicas(row: Row) -> int | None:
 
 
 def _precision(row: Row, defaults: Mapping[str, Any], assumed: Assumptions) -> Precision:
-    stated = row.parallel.precision
+    stated = row.precision
     if stated is None:
         usual = str(first_of(defaults.get("precision")) or "bf16")
         assumed.notes.append(f"precision = {usual}")

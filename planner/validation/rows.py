@@ -192,6 +192,15 @@ class Row(_Record):
         return None if self.measured.peak_mem_gb is None else self.measured.peak_mem_gb * 1e9
 
     @property
+    def precision(self) -> str | None:
+        """As stated, else where the source prints the results of another granularity beside those
+        of its FP8 recipe: FP8 with a scale for each block (of 32 x 32 on Blackwell, 1 x 128 and
+        128 x 128 on H100; notes of Megatron-Bridge's performance pages)."""
+        printed = str((self.parallel.as_printed or {}).get("precision", ""))
+        stated = self.parallel.precision
+        return "fp8-block" if stated is None and "alternate granularity" in printed else stated
+
+    @property
     def kind_of_memory(self) -> MemoryKind:
         return self.memory_kind or "allocated_or_unknown"
 

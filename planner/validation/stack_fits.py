@@ -61,7 +61,7 @@ def run_defaults(row: Row) -> Mapping[str, Any]:
     """What a row's software is known to do where the row says nothing."""
     name = framework_of_run(row.stack, row.parallel.zero)
     try:
-        known = defaults_of(name, row.parallel.precision)
+        known = defaults_of(name, row.precision)
     except ValueError:  # a precision that is not ours
         known = defaults_of(name)
     return {**known, "framework": name}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from shardwright.specs._base import Spec
+from shardwright.specs.training import Precision
 
 
 class SoftwareSpec(Spec):
@@ -40,6 +41,8 @@ class SoftwareSpec(Spec):
     overlap_tensor_parallel: bool = False
     """Under sequence parallelism, gathering and scattering run piece by piece beside the products
     around them (Transformer Engine's user buffers; asynchronous tensor parallelism)."""
+    overlap_tensor_parallel_except: tuple[Precision, ...] = ()
+    """Precisions in which they do not, though ``overlap_tensor_parallel`` says so."""
     overlap_messages: bool = True
     """Pipeline messages travel while stages compute."""
     scatter_messages: bool = False
@@ -49,3 +52,7 @@ class SoftwareSpec(Spec):
     lacks: tuple[str, ...] = ()
     """What layouts of this software cannot have, by the names that ``--forbid`` takes: planning
     leaves it out unless it is fixed."""
+
+    def overlaps_tensor_parallel(self, precision: Precision) -> bool:
+        """Whether gathering and scattering run beside the products around them."""
+        return self.overlap_tensor_parallel and precision not in self.overlap_tensor_parallel_except

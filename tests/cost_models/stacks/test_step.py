@@ -303,6 +303,17 @@ class TestChoices:
         )
         assert full > 1.2 * plain
 
+    def test_collectives_show_in_full_in_a_precision_that_cannot_overlap_them(self) -> None:
+        chosen = layout(tp=2, sequence_parallel=True)
+
+        def tp_s(**facts: Any) -> float:
+            software = SOFTWARE.model_copy(update=facts)
+            return stack(software=software).predict(chosen).breakdown.tp_comm
+
+        overlapped = {"overlap_tensor_parallel": True}
+        excepted = {**overlapped, "overlap_tensor_parallel_except": (TRAINING.precision,)}
+        assert tp_s(**overlapped) < tp_s() == tp_s(**excepted)
+
     def test_adapters_are_cheaper_than_weights(self) -> None:
         adapted = TRAINING.model_copy(update={"trainable": "lora:16"})
         full, low = (

@@ -94,6 +94,8 @@ class TestSoftware:
 
     def test_what_it_lacks_is_a_list_not_a_choice_of_several(self) -> None:
         assert case({"lacks": ("cp", "zero2")}).software.lacks == ("cp", "zero2")
+        excepted = case({"overlap_tensor_parallel_except": ("nvfp4",)}).software
+        assert excepted.overlap_tensor_parallel_except == ("nvfp4",)
 
     def test_the_framework_is_the_stacks_unless_another_is_known(self) -> None:
         assert case(stack=None).software.framework == "unknown"

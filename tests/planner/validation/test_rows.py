@@ -144,6 +144,12 @@ class TestRow:
         assert row(memory_hints={"hardware.inter_node": "x"}).network == "x"
         assert row(memory_hints={"hardware.inter_node": 3}).network is None
 
+    def test_another_granularity_is_one_of_fp8(self) -> None:
+        other = {"precision": "primary recipe precision (alternate granularity)"}
+        assert row(parallel={"precision": None, "as_printed": other}).precision == "fp8-block"
+        assert row(parallel={"precision": "mxfp8", "as_printed": other}).precision == "mxfp8"
+        assert row(parallel={"precision": None, "as_printed": None}).precision is None
+
 
 @pytest.mark.parametrize("name", ["published_runs.json", "layout_sweeps_a100.json"])
 def test_every_row_of_the_collections_can_be_read(name: str) -> None:
