@@ -5,6 +5,7 @@ Names of the `Parameter`s in a catalogue profile (no curves were measured; a for
 | name | unit | meaning |
 |---|---|---|
 | ``matmul_efficiency.<dtype>`` | 1 | best measured fraction of the dense peak for large matmuls |
+| ``matmul_slowdown.<precision>`` | 1 | its products, over others of the same dtype; absent: 1 |
 | ``matmul_tile_m``, ``matmul_tile_n`` | elements | output tile of one work group, for wave counts |
 | ``num_sm`` | count | work groups that run at once (SMs, CUs); absent where unknown |
 | ``attention_efficiency.forward``, ``.backward`` | 1 | fraction of the bf16 peak of the attention \

@@ -12,6 +12,7 @@
 | ``kernel.unaligned_ratio`` | 1 | attention's products where heads are no multiple of 8 wide |
 | ``host.message_launches`` | count | kernels' worth of host time for each pipeline message |
 | ``layer.<shape>`` | 1 | measured over predicted time of such layers; absent: 1 |
+| ``matmul_slowdown.<precision>`` | 1 | its products, over others of the same dtype; absent: 1 |
 | ``attention_slowdown.<kernel>`` | 1 | an older generation of the kernel, over the newest |
 | ``stack.compute_ratio`` | 1 | matrix products, over the device's best |
 | ``stack.attention_ratio`` | 1 | the attention kernel, over the device's best |
@@ -58,6 +59,7 @@ def device_rates(
         )
 
     matmul = rate(dtypes.matmul) * parameters[f"matmul_efficiency.{dtypes.matmul}"] * sustained
+    matmul /= parameters.get(f"matmul_slowdown.{training.precision}", 1.0)
     compute_peak = rate(dtypes.parameter)
     efficiency = parameters.get(f"matmul_efficiency.{dtypes.parameter}", 0.0)
     bandwidth = min(g.accelerator.memory_bandwidth_bytes_per_s for g in profile.devices.groups)

@@ -45,6 +45,12 @@ def test_fp8_speeds_up_large_products_alone() -> None:
     assert (narrow.matmul_bytes, narrow.item_bytes) == (1, 2)
 
 
+def test_products_in_mxfp8_are_slower_than_with_coarser_scales() -> None:
+    coarse, fine = rates("dgx-b200:1", "fp8-tensor"), rates("dgx-b200:1", "mxfp8")
+    assert fine.matmul_flops_per_s == pytest.approx(coarse.matmul_flops_per_s / 1.072)
+    assert fine.compute_flops_per_s == coarse.compute_flops_per_s
+
+
 def test_the_sustained_clock_slows_products_and_attention_but_not_memory() -> None:
     full, slow = (rates("dgx-h100:1", more={"clock.sustained_ratio": r}) for r in (1.0, 0.5))
     assert slow.matmul_flops_per_s == full.matmul_flops_per_s / 2
