@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from shardwright.cli._output import table as table_of
@@ -186,7 +187,7 @@ def certificate_in_words(certificate: Certificate) -> str:
 
 def large(number: int) -> str:
     """``1,234,567``, and ``4.64e+24`` for what nobody would read digit by digit."""
-    return f"{number:,}" if number < 10**9 else f"{number:.3g}"
+    return f"{number:,}" if number < 10**9 else f"{Decimal(number):.3g}"
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:

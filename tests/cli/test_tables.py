@@ -134,3 +134,11 @@ def test_choices_that_few_layouts_make_have_a_column_where_there_are_any(
     shown = "\n".join(printed(capsys, _tables.candidates_table([plain, rare])))
     assert "other choices" in shown
     assert "offload optimizer, loss in 4" in shown
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(1_234_567, "1,234,567"), (4_640 * 10**21, "4.64e+24"), (10**400, "1.00e+400")],
+)
+def test_counts_of_any_size_can_be_read(number: int, words: str) -> None:
+    assert _tables.large(number) == words
