@@ -134,9 +134,9 @@ class Verdict:
 # Which choice makes the difference
 
 
-def decisive(problem: Problem, model: Predictor, row: Choice, best: Choice) -> Change | None:
+def decisive(problem: Problem, model: Predictor, row: Choice, best: Choice) -> Change:
     """The fewest choices of ``best`` that alone bring the row at least half of the way, of those
-    the ones that save most; else the most that any `MOST_TOGETHER` bring. None where none saves."""
+    the ones that save most; else the most that any `MOST_TOGETHER` bring, or all where none do."""
     own, others = named_choices(row.layout), named_choices(best.layout)
     names = [
         name for name, keys in CHOICES.items() if any(own[key] != others[key] for key in keys)
@@ -150,7 +150,7 @@ def decisive(problem: Problem, model: Predictor, row: Choice, best: Choice) -> C
                 most = found
         if most is not None and math.log(most.ratio) >= total / 2:
             break
-    return most
+    return most or _change(row, best.prediction, own, others, tuple(names))
 
 
 def changed(
@@ -170,6 +170,13 @@ def changed(
         return None
     if after.memory_verdict == "does_not_fit":
         return None
+    return _change(base, after, own, others, names)
+
+
+def _change(
+    base: Choice, after: Prediction, own: Mapping[str, ChoiceValue],
+    others: Mapping[str, ChoiceValue], names: tuple[str, ...],
+) -> Change:  # fmt: skip
     values = tuple(
         f"{_words(own, CHOICES[name][0])} -> {_words(others, CHOICES[name][0])}" for name in names
     )
@@ -387,9 +394,8 @@ def _kinds(far: Sequence[Verdict]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     kinds: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for one in far:
-        name = "several together" if one.change is None else " + ".join(one.change.names)
-        term = "" if one.change is None else one.change.term
-        kinds[one.stack, name, term].append(one.ratio)
+        assert one.change is not None
+        kinds[one.stack, " + ".join(one.change.names), one.change.term].append(one.ratio)
     for kind, ratios in sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0])):
         cells = " | ".join(kind)
         yield f"| {cells} | {len(ratios)} | {float(np.median(ratios)):.3f} | {max(ratios):.3f} |"
@@ -398,19 +404,20 @@ def _kinds(far: Sequence[Verdict]) -> Iterator[str]:
 def _rows(far: Sequence[Verdict]) -> Iterator[str]:
     yield (
         "\nThe choices: the fewest of the optimum's that alone bring the row at least half of the"
-        " way to it, with what is left\nof the row's step; three at most. Each is a suspected"
-        " defect of the model until the layouts were run side by side.\n"
+        " way to it, with what is left\nof the row's step; three at most, or all where no three"
+        " save. Each is a suspected defect of the model until the\nlayouts were run side by"
+        " side.\n"
     )
     yield "| row | layout | predicted / measured | optimum | ratio | gap | choices | fastest run |"
     yield "|---|---|---|---|---|---|---|---|"
     for one in sorted(far, key=lambda row: (-row.ratio, row.id)):
         name, step_ratio = one.fastest or (one.id, 1.0)
         fastest = "itself" if name == one.id else f"{name}: {step_ratio:.2f}"
-        choice = "several together" if one.change is None else one.change.words
+        assert one.change is not None
         own_s = one.published.prediction.step_time_s
         yield (
             f"| {one.id} | {layout_words(one.published.layout)} | {own_s / one.measured_s:.2f} |"
-            f" {layout_words(one.optimum)} | {one.ratio:.3f} | {one.gap:.1%} | {choice} |"
+            f" {layout_words(one.optimum)} | {one.ratio:.3f} | {one.gap:.1%} | {one.change.words} |"
             f" {fastest} |"
         )
 

@@ -84,9 +84,15 @@ class TestDecisive:
         assert change.names == ("tp", "micro_batch")
         assert change.ratio == pytest.approx(2.0)
 
-    def test_none_where_no_choice_saves(self) -> None:
-        """What is left is a choice that is not carried over alone, such as dp."""
-        assert change_of({(2, 2): 2.0, (2, 4): 2.0}, micro_batch=4, num_microbatches=None) is None
+    def test_all_where_no_three_save(self) -> None:
+        """Each alone, and both, cost more with the row's boundaries and dp."""
+        item, best = job(), other_layout(tp=4, dp=1, micro_batch=4, num_microbatches=None)
+        case = item.case
+        model = price({(4, 4): 2.0})(case.model, case.training, case.profile, case.software)
+        row = Choice(item.layouts[0], model.predict(item.layouts[0]), 1)
+        change = decisive(problem_of(item), model, row, Choice(best, prediction(0.5), 1))
+        assert change.names == ("tp", "micro_batch", "zero")
+        assert change.ratio == pytest.approx(2.0)
 
     def test_the_term_that_changes_most(self) -> None:
         before = Breakdown(compute_forward=1.0, bubble=3.0)
