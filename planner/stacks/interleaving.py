@@ -20,7 +20,14 @@ from shardwright.planner.stacks.partition import Split
 from shardwright.planner.stacks.rooms import SLACK, Floats
 from shardwright.planner.stacks.space import FEW_INTERLEAVED
 from shardwright.planner.stacks.splits import balanced_split, even_split
-from shardwright.planner.stacks.stages import Option, Place, RankPart, StagePricer, least_count
+from shardwright.planner.stacks.stages import (
+    Option,
+    Place,
+    RankPart,
+    StagePricer,
+    is_least,
+    least_count,
+)
 from shardwright.specs import ScheduleName
 
 _FEW_QUICK = 2
@@ -144,10 +151,12 @@ class Interleaving:
     ) -> Iterator[tuple[Option, ...]]:
         has_head = self._num_stages - 1 in own
         for policy in self._policies[rank]:
+            before = None
             for chunks in self._chunks if has_head else self._chunks[:1]:
                 least = self._least(edges, rank, own, policy, chunks)
-                if least is None:
+                if least is None or (least == before and not self._stages.moves_activations):
                     continue
+                before = least
                 yield tuple(
                     self._stages.option(
                         self._place(stage), edges[stage], edges[stage + 1],
@@ -156,7 +165,7 @@ class Interleaving:
                     )
                     for stage in own
                 )  # fmt: skip
-                if (chunks > 1 or least == policy) and not self._stages.moves_activations:
+                if is_least(least) and not self._stages.moves_activations:
                     break
 
     def _least(

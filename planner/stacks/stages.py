@@ -207,17 +207,21 @@ class StagePricer:
     def _fitting_chunks(
         self, key: tuple[object, ...], place: Place, start: int, stop: int, policy: str
     ) -> Iterator[int]:
-        """One chunk where that fits, and else the fewest: more take no longer, but where what they
-        keep is moved to the host."""
+        """The fewest that fit, as more are never faster; and those that spare recomputing a layer,
+        or, where activations move to the host, all."""
         if stop < self.num_units:
             yield self._chunks[0]
             return
+        before = None
         for chunks in self._chunks:
             text = self._least_policy(place, start, stop, policy, chunks)
-            if text is not None and (key, text, chunks) not in self._refused:
+            if text is None or (key, text, chunks) in self._refused:
+                continue
+            if text != before or self.moves_activations:
                 yield chunks
-                if (chunks > 1 or text == policy) and not self.moves_activations:
-                    return
+            if is_least(text) and not self.moves_activations:
+                return
+            before = text
 
     def _least_policy(
         self, place: Place, start: int, stop: int, policy: str, chunks: int
@@ -394,6 +398,11 @@ class StagePricer:
 def _plainness(option: Option) -> tuple[float, bool, str]:
     """Of options that take as long, those without recomputation go first."""
     return option.total_s, option.recompute != "none", option.recompute
+
+
+def is_least(policy: str) -> bool:
+    """Whether more memory would not let fewer layers be recomputed under the same policy."""
+    return not policy.startswith("full") or policy == "full:1"
 
 
 def least_count(lacking: Callable[[int], float], most: int) -> int:

@@ -135,13 +135,13 @@ def every_recompute(
     """By stage."""
     layers = layers_of(space.problem, starts)
     if leaf.pipeline.vpp == 1:
-        yield from itertools.product(*(_policies(space, count) for count in layers))
+        yield from itertools.product(*(stage_policies(space, count) for count in layers))
         return
     ranks = ranks_of_stages(leaf.pipeline.schedule, leaf.grid.pp, leaf.pipeline.vpp)
     most = [0] * leaf.grid.pp
     for rank, count in zip(ranks, layers, strict=True):
         most[rank] = max(most[rank], count)
-    for chosen in itertools.product(*(_policies(space, count) for count in most)):
+    for chosen in itertools.product(*(stage_policies(space, count) for count in most)):
         yield tuple(
             _of_stage(chosen[rank], count) for rank, count in zip(ranks, layers, strict=True)
         )
@@ -155,7 +155,7 @@ def layers_of(made: Problem, starts: tuple[int, ...]) -> list[int]:
     ]
 
 
-def _policies(space: StackSpace, num_layers: int) -> list[str]:
+def stage_policies(space: StackSpace, num_layers: int) -> list[str]:
     """Of a stage: those of the space, and as many first layers as it has in part."""
     found = list(space.recomputes)
     if "full" in found and "recompute" not in space.fixed:
@@ -181,10 +181,10 @@ def draw_choices(space: StackSpace, draw: random.Random) -> StackChoices:
     starts = tuple(sorted(draw.sample(units, num_stages(leaf) - 1)))
     layers = layers_of(space.problem, starts)
     if leaf.pipeline.vpp == 1:
-        recompute = tuple(draw.choice(_policies(space, count)) for count in layers)
+        recompute = tuple(draw.choice(stage_policies(space, count)) for count in layers)
     else:
         ranks = ranks_of_stages(leaf.pipeline.schedule, grid.pp, leaf.pipeline.vpp)
-        chosen = [draw.choice(_policies(space, max(layers))) for _ in range(grid.pp)]
+        chosen = [draw.choice(stage_policies(space, max(layers))) for _ in range(grid.pp)]
         recompute = tuple(
             _of_stage(chosen[rank], count) for rank, count in zip(ranks, layers, strict=True)
         )

@@ -13,7 +13,7 @@ from shardwright.planner.stacks.choices import Leaf, StackChoices
 from shardwright.planner.stacks.prices import StackPrices
 from shardwright.planner.stacks.space import StackSpace
 from shardwright.planner.stacks.stages import Place, StagePricer, least_count
-from tests.planner.stacks.small import draw_choices, draw_problem, pricer_of
+from tests.planner.stacks.small import draw_choices, draw_problem, pricer_of, stage_policies
 
 SEEDS = [seed for seed in range(30) if draw_problem(seed) is not None]
 
@@ -91,6 +91,28 @@ def test_options_fit_and_recompute_no_layer_more_than_they_must(seed: int) -> No
             if text.startswith("full:") and text != "full:1":
                 fewer = f"full:{int(text[5:]) - 1}"
                 assert stages.live_bytes(place, 0, stop, fewer, chunks) > stages.room_bytes
+
+
+@pytest.mark.parametrize("seed", [*SEEDS, 3965])
+def test_no_way_that_fits_is_faster_than_all_options(seed: int) -> None:
+    made, space, _, prices = parts_of(seed)
+    draw = random.Random(seed)
+    for _ in range(20):
+        leaf = draw_choices(space, draw).leaf
+        stages, place = stages_of(prices, leaf), Place(draw.randint(1, 3), 1, 1)
+        start, stop = draw.randint(0, made.num_units - 1), made.num_units
+        options = stages.options(place, start, stop)
+        layers = made.num_units - 1 - max(start, 1)
+        for policy in stage_policies(space, layers):
+            for chunks in space.loss_chunks:
+                needed = stages.live_bytes(place, start, stop, policy, chunks)
+                if needed > stages.room_bytes:
+                    continue
+                way = stages.option(place, start, stop, policy, chunks)
+                assert any(one.total_s <= way.total_s * (1 + 1e-9) for one in options), way
+                assert any(one.input_s <= way.input_s * (1 + 1e-9) for one in options) or (
+                    not leaf.is_split
+                ), way
 
 
 def test_what_was_refused_is_not_offered_again() -> None:
