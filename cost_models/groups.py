@@ -55,21 +55,7 @@ class GroupPrices:
 
     def size(self, group: GroupName) -> int:
         """Ranks in a group."""
-        world = self.world
-        replicas = world.dp * world.cp
-        match group:
-            case "tp":
-                return world.tp
-            case "dp":
-                return replicas
-            case "shard":
-                return self._shard_degree
-            case "replica":
-                return replicas // self._shard_degree
-            case "world":
-                return world.world
-            case "embedding" | "next":
-                return min(world.pp, 2)
+        return group_size(self.world, self._shard_degree, group)
 
     def seconds(
         self, collective: Collective, group: GroupName, pp_rank: int, busy_ranks: int | None = None
@@ -121,28 +107,59 @@ class GroupPrices:
 
     def groups(self, group: GroupName, pp_rank: int) -> Iterator[range]:
         """The ranks of each group that has ranks of a pipeline rank."""
-        world = self.world
-        size, per_stage, tp = self.size(group), world.ranks_per_stage, world.tp
-        first = pp_rank * per_stage
-        if group == "world":
-            yield range(world.world)
-        elif group == "tp":
-            for base in range(first, first + per_stage, tp):
-                yield range(base, base + tp)
-        elif group in ("embedding", "next"):
-            start, stride = (0, (world.pp - 1) * per_stage) if group == "embedding" else (
-                first, per_stage)  # fmt: skip
-            for rank in range(start, start + per_stage):
-                yield range(rank, rank + 2 * stride, stride)
-        else:
-            yield from self._replica_groups(group, first, size)
+        return ranks_of_groups(self.world, self._shard_degree, group, pp_rank)
 
-    def _replica_groups(self, group: GroupName, first: int, size: int) -> Iterator[range]:
-        """A shard group is a run of neighbouring replicas; equal places of the runs are a copy."""
-        tp, replicas = self.world.tp, self.world.dp * self.world.cp
-        step = self._shard_degree if group == "replica" else 1
-        starts = range(step) if group == "replica" else range(0, replicas, size)
-        for start in starts:
-            for tp_rank in range(tp):
-                base = first + tp_rank + tp * start
-                yield range(base, base + tp * step * size, tp * step)
+
+def ranks_of_groups(
+    world: WorldSize, zero_shard_degree: int, group: GroupName, pp_rank: int
+) -> Iterator[range]:
+    """The ranks of each group of a layout's grid that has ranks of a pipeline rank.
+
+    Those of ``embedding`` are of the first and last pipeline rank, whatever ``pp_rank`` is.
+    """
+    per_stage, tp = world.ranks_per_stage, world.tp
+    first = pp_rank * per_stage
+    if group == "world":
+        yield range(world.world)
+    elif group == "tp":
+        for base in range(first, first + per_stage, tp):
+            yield range(base, base + tp)
+    elif group in ("embedding", "next"):
+        start, stride = (0, (world.pp - 1) * per_stage) if group == "embedding" else (
+            first, per_stage)  # fmt: skip
+        for rank in range(start, start + per_stage):
+            yield range(rank, rank + 2 * stride, stride) if stride else range(rank, rank + 1)
+    else:
+        yield from _replica_groups(world, zero_shard_degree, group, first)
+
+
+def group_size(world: WorldSize, zero_shard_degree: int, group: GroupName) -> int:
+    """Ranks in a group of a layout's grid."""
+    replicas = world.dp * world.cp
+    match group:
+        case "tp":
+            return world.tp
+        case "dp":
+            return replicas
+        case "shard":
+            return zero_shard_degree
+        case "replica":
+            return replicas // zero_shard_degree
+        case "world":
+            return world.world
+        case "embedding" | "next":
+            return min(world.pp, 2)
+
+
+def _replica_groups(
+    world: WorldSize, zero_shard_degree: int, group: GroupName, first: int
+) -> Iterator[range]:
+    """A shard group is a run of neighbouring replicas; equal places of the runs are a copy."""
+    tp, replicas = world.tp, world.dp * world.cp
+    size = group_size(world, zero_shard_degree, group)
+    step = zero_shard_degree if group == "replica" else 1
+    starts = range(step) if group == "replica" else range(0, replicas, size)
+    for start in starts:
+        for tp_rank in range(tp):
+            base = first + tp_rank + tp * start
+            yield range(base, base + tp * step * size, tp * step)

@@ -22,10 +22,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwright.cost_models.blocks.stage import StageBooks, UnitBooks
+from shardwright.cost_models.job_books import TIED_UNIT, JobBooks
 from shardwright.cost_models.pipeline.occupancy import Moment, moments_of
 from shardwright.cost_models.shards import UnitShards
-from shardwright.cost_models.units import TIED_UNIT, UnitPricer
-from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.specs import ActionKind, Layout, MemoryParts, TrainingSpec
 from shardwright.specs.prediction import MemoryVerdict
 
@@ -80,9 +79,11 @@ class _Peak:
 class MemoryModel:
     """Prices the memory of layouts of one training job."""
 
-    def __init__(self, training: TrainingSpec, profile: HardwareProfile, units: UnitPricer) -> None:
-        self._training, self._units = training, units
-        parameters = {parameter.name: parameter.value for parameter in profile.parameters}
+    def __init__(
+        self, training: TrainingSpec, parameters: Mapping[str, float], books: JobBooks
+    ) -> None:
+        """``parameters``: those of a profile, by name."""
+        self._training, self._job = training, books
         self._first_group_bytes = parameters.get("memory.first_communicator_bytes", 0.0)
         self._group_bytes = parameters.get("memory.communicator_bytes", 0.0)
         self._fragmentation = parameters.get("memory.fragmentation_fraction", 0.0)
@@ -102,6 +103,17 @@ class MemoryModel:
             found.append(max(variants, key=lambda parts: parts.total_bytes))
         return tuple(found)
 
+    def parts_of_rank(self, layout: Layout, pp_rank: int, tp_rank: int) -> MemoryParts:
+        """The peak of one rank, which may be less than that of others on its pipeline rank."""
+        stages = {
+            stage.stage: self._stage_memory(
+                layout, self._job.books_of_rank(layout, stage.stage, tp_rank)
+            )
+            for stage in layout.stages
+            if stage.rank == pp_rank
+        }
+        return self._rank_parts(layout, moments_of(layout)[pp_rank], stages)
+
     def verdict(self, parts: Iterable[MemoryParts], capacity_bytes: int) -> MemoryVerdict:
         """``edge``: it fits but for the margin for fragmentation."""
         ranks = list(parts)
@@ -118,8 +130,8 @@ class MemoryModel:
     def stage_memory(self, layout: Layout, stage: int) -> tuple[StageMemory, ...]:
         """A virtual stage on each distinct tensor-parallel rank."""
         found = []
-        for books in self._units.books(layout, stage):
-            # The pricer keeps the books, so their identity cannot pass to others.
+        for books in self._job.books(layout, stage):
+            # The job keeps its books, so their identity cannot pass to others.
             key = (id(books), layout.zero, layout.zero_shard_degree)
             if key not in self._stages:
                 self._stages[key] = self._stage_memory(layout, books)
@@ -127,7 +139,7 @@ class MemoryModel:
         return tuple(found)
 
     def _stage_memory(self, layout: Layout, books: StageBooks) -> StageMemory:
-        shards = [self._units.shards(layout, unit) for unit in books.units]
+        shards = [self._job.shards(layout, unit) for unit in books.units]
         return StageMemory(
             weights=sum(unit.weight_bytes for unit in shards),
             gradients=sum(unit.gradient_bytes for unit in shards),

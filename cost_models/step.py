@@ -110,8 +110,8 @@ class StepModel:
         self._communication = CommunicationModel(profile)
         compute = ComputeModel(profile, self.software)
         self.units = UnitPricer(model, training, compute, self.software)
-        self._memory = MemoryModel(training, profile, self.units)
         self._parameters = {p.name: p.value for p in profile.parameters}
+        self._memory = MemoryModel(training, self._parameters, self.units)
         self._group_prices: dict[tuple[WorldSize, int], GroupPrices] = {}
 
     @property

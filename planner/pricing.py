@@ -16,10 +16,11 @@ import numpy as np
 from shardwright.cost_models.blocks.stage import UnitBooks
 from shardwright.cost_models.compute import ComputeModel
 from shardwright.cost_models.groups import GroupPrices
+from shardwright.cost_models.job_books import TIED_UNIT
 from shardwright.cost_models.memory import num_groups
 from shardwright.cost_models.pipeline.makespan import SharedCores
 from shardwright.cost_models.step import StepModel
-from shardwright.cost_models.units import TIED_UNIT, UnitPricer
+from shardwright.cost_models.units import UnitPricer
 from shardwright.planner.bounds import Floats, UnitBytes, UnitSeconds
 from shardwright.planner.choices import Choices
 from shardwright.planner.layouts import even_boundaries

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from shardwright.cost_models.step import StepModel
-from shardwright.cost_models.units import PassSeconds, distinct_tp_ranks
+from shardwright.cost_models.units import PassSeconds
 from shardwright.specs import Layout, ModelSpec, TrainingSpec
 from shardwright.specs.sources import model_from_config
 from tests.cost_models.profiles import cluster, profile
@@ -63,41 +61,3 @@ def test_a_stage_across_nodes_pays_for_its_slow_links() -> None:
     stages = price.stage_costs(Layout.of(model, TRAINING, tp=3, pp=4, boundaries=(2, 3, 5)))
     assert stages[1].units[0].forward[0].tp_comm_s > 1.5 * stages[0].units[1].forward[0].tp_comm_s
     assert stages[1].units[0].forward[0].compute_s == stages[0].units[1].forward[0].compute_s
-
-
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "tp", "ranks"),
-    [
-        (8, 4, 1, (0,)),
-        (8, 4, 4, (0,)),
-        (9, 3, 2, (0,)),
-        (8, 2, 4, (0,)),
-        (6, 2, 4, (0, 1, 2)),
-    ],
-)
-def test_ranks_that_may_be_slowest(
-    heads: int, kv_heads: int, tp: int, ranks: tuple[int, ...]
-) -> None:
-    assert distinct_tp_ranks(llama(heads, kv_heads), tp) == ranks
-
-
-@pytest.mark.parametrize(
-    ("kv_heads", "tp", "shared_rows"), [(4, 4, 0), (2, 4, 2 * 2 * 16), (1, 8, 2 * 1 * 16)]
-)
-def test_shared_key_and_value_rows_are_summed_over_tp(
-    kv_heads: int, tp: int, shared_rows: int
-) -> None:
-    model = llama(kv_heads=kv_heads)
-    price = StepModel(model, TRAINING, profile())
-    chosen = Layout.of(model, TRAINING, tp=tp, dp=8 // tp)
-    layer = price.units.books(chosen, 0)[0].units[1]
-    assert price.units.shards(chosen, layer).replicated_numel == shared_rows * 128
-
-
-def test_norms_are_summed_over_tp_under_sequence_parallelism_alone() -> None:
-    model = llama()
-    price = StepModel(model, TRAINING, profile())
-    for sequence_parallel, expected in ((False, 0), (True, 2 * 128)):
-        chosen = Layout.of(model, TRAINING, tp=2, dp=4, sequence_parallel=sequence_parallel)
-        layer = price.units.books(chosen, 0)[0].units[1]
-        assert price.units.shards(chosen, layer).replicated_numel == expected
