@@ -1,6 +1,7 @@
 # Everything starts here. Each target sets itself up from a fresh clone: Python 3.11+ is all it needs.
 #
 #   make demo    profile this machine, plan a small Llama for it, train the plan, compare
+#   make replay  plan BigScience's sweep on 384 A100s with every measurement hidden, then compare
 #   make test    every test
 #   make check   format, lint, types, layers, sizes, units, documentation
 #   make docs    the documentation as a site in site/
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs clean
+.PHONY: help setup demo replay test check docs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -31,6 +32,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 demo: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo/demo.sh
+
+replay: $(INSTALLED)
+	$(BIN)/python -m benchmarks.replay
 
 test: $(INSTALLED)
 	$(BIN)/python -m tools.run_tests

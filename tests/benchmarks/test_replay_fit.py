@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks import replay_fit
+from benchmarks.replay_fit import fit_others, others
+from shardwright.hardware_profiles.stacks import Fitted, fitted
+from shardwright.planner.validation.problem import CaseMaker
+from shardwright.planner.validation.results import Job, Skip, prepare
+from shardwright.planner.validation.rows import Unreadable
+from shardwright.planner.validation.stack_fits import run_defaults
+from tests.planner.validation import rows
+
+
+def items(*stacks: str) -> list[Job | Skip]:
+    made = [rows.row(id=f"{number} {name}", stack=name) for number, name in enumerate(stacks)]
+    return list(prepare(made, CaseMaker(defaults=run_defaults)))
+
+
+def test_no_run_of_the_software_is_kept() -> None:
+    found = items("megatron-deepspeed", "megatron-lm-2021", "torchtitan", "megatron-deepspeed")
+    found.append(Skip(Unreadable("x", "no row"), "no row"))
+    assert [item.row.id for item in others(found)] == ["1 megatron-lm-2021", "2 torchtitan"]
+
+
+def test_the_fit_sees_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+
+    def fake(all_items: Sequence[Job | Skip], published: Sequence[Job | Skip]) -> Fitted:
+        seen.extend([[one.row.id for one in some] for some in (all_items, published)])
+        return fitted()
+
+    monkeypatch.setattr(replay_fit, "fit_catalogue", fake)
+    found = fit_others(items("torchtitan", "megatron-deepspeed"), items("megatron-deepspeed"))
+    assert seen == [["0 torchtitan"], ["0 torchtitan"]]
+    assert found.fitted_from == "benchmarks/replay_fit.py: 1 published runs, none of" + (
+        " megatron-deepspeed"
+    )
+
+
+def test_it_writes_what_it_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(replay_fit, "read_jobs", lambda paths: [])
+    monkeypatch.setattr(replay_fit, "fit_others", lambda published, sweeps: fitted())
+    monkeypatch.setattr(replay_fit, "TARGET", tmp_path / "numbers.json")
+    assert replay_fit.main(["runs.json"]) == 0
+    assert not (tmp_path / "numbers.json").exists()
+    printed = capsys.readouterr().out
+    assert replay_fit.main(["runs.json", "--write"]) == 0
+    assert (tmp_path / "numbers.json").read_text(encoding="utf-8") == printed
+    assert Fitted.model_validate(json.loads(printed)) == fitted()
