@@ -1,10 +1,12 @@
-"""Measured runs that a user names: files of rows, folders of `run --save`, one step as options."""
+"""Measured runs that a user names: files of rows, folders of `run --save`, training logs, one step
+as options."""
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +17,12 @@ from shardwright.specs.units import parse
 if TYPE_CHECKING:
     from shardwright.cli._inputs import Training
     from shardwright.hardware_profiles.profile import HardwareProfile
+    from shardwright.planner.calibration.logs.jobs import LogJob
     from shardwright.planner.validation.results import Job, Skip
     from shardwright.planner.validation.rows import Row
     from shardwright.planner.validation.shapes import Configs
 
+_HEAD_BYTES = 4096
 METRICS_FILE = "metrics.jsonl"
 LATEST_FILE = "latest"
 STEP_OPTION = "--step-time"
@@ -36,6 +40,16 @@ class OneStep:
 
 
 @dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What options say of the training that logs are of, as it was typed."""
+
+    training: Training
+    model: str | None = None
+    layouts: tuple[str, ...] = ()
+    """One for all logs, or one for each in their order."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunReader:
     """Reads runs as jobs on one cluster, or on each run's own."""
 
@@ -46,7 +60,7 @@ class RunReader:
     configs: Configs | None = None
 
     def read(self, paths: Sequence[Path]) -> list[Job | Skip]:
-        """Every run of every path; raises `InputError` where one holds none."""
+        """Every run of every path but logs; raises `InputError` where one holds none."""
         items: list[Job | Skip] = []
         for path in paths:
             folder = path.parent if path.name == METRICS_FILE else path
@@ -55,6 +69,31 @@ class RunReader:
             else:
                 items += self._rows(path)
         return items
+
+    def read_logs(self, paths: Sequence[Path], options: LogOptions) -> list[LogJob]:
+        """Every log as a job; raises `InputError` where one is none, or states too little."""
+        from shardwright.planner.calibration.logs.jobs import Given, log_job
+        from shardwright.planner.calibration.logs.recognise import read_log
+        from shardwright.planner.layout_text import parse_choices
+        from shardwright.specs.sources import read_model
+
+        layouts = [parse_choices(text) for text in options.layouts]
+        if len(layouts) > 1 and len(layouts) != len(paths):
+            raise InputError(
+                f"{len(layouts)} layouts are given for {len(paths)} logs",
+                fix="give --layout once for all, or once for each log in their order",
+            )
+        given = Given(
+            profile=self.base,
+            model=None if options.model is None else read_model(options.model).spec,
+            training=options.training,
+            stack=self.stack,
+        )
+        found = []
+        for index, path in enumerate(paths):
+            choices = layouts[index if len(layouts) > 1 else 0] if layouts else None
+            found.append(log_job(read_log(path), replace(given, choices=choices)))
+        return found
 
     def _rows(self, path: Path) -> Iterator[Job | Skip]:
         from shardwright.planner.calibration.runs import clusters_on
@@ -112,6 +151,20 @@ class RunReader:
             layout=layout, step_time_s=parse(step.step_time, "seconds"),
         )  # fmt: skip
         return job, assumed
+
+
+def is_log(path: Path) -> bool:
+    """Whether a path is to be read as what a training printed: no folder, no file of rows."""
+    if path.is_dir() or path.name == METRICS_FILE:
+        return False
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return path.suffix != ".json"
+    if path.suffix == ".json":
+        return b'"log_history"' in head or b'"log_history"' in path.read_bytes()
+    return not re.match(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*(?:\{|\])|\{\s*\"(?:rows|runs)\")", head)
 
 
 def read_run_folder(folder: Path) -> tuple[Plan, float]:

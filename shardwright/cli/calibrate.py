@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shardwright.cli._runs import OneStep, RunReader
     from shardwright.hardware_profiles.profile import HardwareProfile
     from shardwright.planner.calibration.learn import Learned, Lesson
+    from shardwright.planner.calibration.logs.jobs import LogJob
     from shardwright.planner.calibration.runs import Selection
     from shardwright.planner.validation.results import Job, Skip
 
@@ -33,7 +34,10 @@ MOST_NAMED = 5
 def calibrate(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="RUN...", help="JSON files of runs; folders of `run --save`."),
+        typer.Argument(
+            metavar="RUN...",
+            help="Training logs; JSON files of runs; folders of `run --save`.",
+        ),
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Write the profile to this file.")
@@ -55,8 +59,13 @@ def calibrate(
     step_time: Annotated[
         str | None, typer.Option(metavar="T", help="One measured step, such as 12.3s.")
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Its model.")] = None,
-    layout: Annotated[str | None, typer.Option(metavar="L", help="Its layout.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Its model, or that of the logs.")
+    ] = None,
+    layout: Annotated[
+        list[str] | None,
+        typer.Option(metavar="L", help="Its layout, or that of the logs: one for all, or each's."),
+    ] = None,
     gpus: _options.Gpus = None,
     nodes: _options.Nodes = None,
     global_batch: _options.GlobalBatch = None,
@@ -77,11 +86,15 @@ def calibrate(
     training = _inputs.Training(
         global_batch, seq_len, precision, optimizer, trainable, None, gradient_dtype
     )
-    step = one_step(step_time, model, layout, training)
+    logs = [path for path in runs or [] if _runs.is_log(path)]
+    options = _runs.LogOptions(training, model, tuple(layout or ()))
+    step = None if logs else one_step(step_time, model, layout, training)
+    check_logs(logs, step_time)
     base = base_profile(cluster, profile, gpus, nodes)
     configs = {} if models is None else validate.read_configs(models)
     reader = _runs.RunReader(base, stack, configs)
-    taught = teach(reader, runs or [], step, stack)
+    others = [path for path in runs or [] if path not in logs]
+    taught = teach(reader, others, step, stack, reader.read_logs(logs, options))
     write_text(output, taught.profile.to_json())
     if as_json:
         _output.print_json(as_dict(taught, output))
@@ -97,10 +110,27 @@ class Taught:
     lesson: Lesson
     chosen: Selection
     assumed: dict[str, str]
+    logs: tuple[LogJob, ...] = ()
+
+
+def check_logs(logs: Sequence[Path], step_time: str | None) -> None:
+    """Raise where options would speak of logs and of a step at once."""
+    from shardwright.specs import InputError
+
+    if logs and step_time is not None:
+        raise InputError(
+            f"--step-time and a log ({logs[0]}) are given",
+            why="--model and --layout would speak of both",
+            fix="calibrate on one of them, and add the other to its profile with --profile",
+        )
 
 
 def teach(
-    reader: RunReader, paths: Sequence[Path], step: OneStep | None, stack: str | None
+    reader: RunReader,
+    paths: Sequence[Path],
+    step: OneStep | None,
+    stack: str | None,
+    logs: Sequence[LogJob] = (),
 ) -> Taught:
     """Read the runs, learn, and make the profile; raises `InputError`."""
     from shardwright.cli import _inputs, _runs
@@ -110,35 +140,44 @@ def teach(
     from shardwright.planner.calibration.runs import select
     from shardwright.specs import InputError, SoftwareSpec
 
-    if not paths and step is None:
+    if not paths and step is None and not logs:
         raise InputError(
             "there is no run to learn from",
-            fix="name files of runs, or describe one with --model, --layout and --step-time",
+            fix="name logs or files of runs, or describe one with --model, --layout and"
+            " --step-time",
         )
-    items: list[Job | Skip] = reader.read(paths)
+    items: list[Job | Skip] = [*reader.read(paths), *(one.job for one in logs)]
     if stack is not None:
         own = {item.case.software.framework for item in items if not hasattr(item, "reason")}
         _inputs.one_of(stack, sorted({*list_stacks(), SoftwareSpec().framework, *own}), "--stack")
     assumed: dict[str, str] = {}
+    for one in logs:
+        assumed |= one.assumed
     if step is not None:
         job, assumed = reader.one_step(step)
         items.append(job)
     chosen = select(items, stack)
     lesson = learn(chosen.jobs)
-    if step is not None:
-        refuse_absurd(lesson.runs[-1])
+    told = {run.id: run for run in lesson.runs}
+    for name in (*([_runs.STEP_OPTION] if step else []), *(one.log.source for one in logs)):
+        if name in told:
+            refuse_absurd(told[name])
     made = calibrated_profile(
         reader.base or chosen.home,
         lesson,
         chosen.software,
-        sources=[*map(str, paths), *([_runs.STEP_OPTION] if step else [])],
+        sources=[
+            *map(str, paths),
+            *(one.log.source for one in logs),
+            *([_runs.STEP_OPTION] if step else []),
+        ],
         command=shlex.join(["shardwright", *sys.argv[1:]]),
     )
-    return Taught(made, lesson, chosen, assumed)
+    return Taught(made, lesson, chosen, assumed, tuple(logs))
 
 
 def one_step(
-    step_time: str | None, model: str | None, layout: str | None, training: Training
+    step_time: str | None, model: str | None, layouts: Sequence[str] | None, training: Training
 ) -> OneStep | None:
     """The run that options describe; None where they describe none.
 
@@ -149,6 +188,9 @@ def one_step(
     from shardwright.specs import InputError
 
     batch = training.global_batch
+    if len(layouts or ()) > 1:
+        raise InputError("--layout is given several times", fix="give it once for one step")
+    layout = layouts[0] if layouts else None
     given = {
         "--model": model,
         "--layout": layout,
@@ -201,6 +243,7 @@ def as_dict(taught: Taught, path: Path) -> dict[str, Any]:
         "cluster": made.devices.in_words(),
         "stack": lesson.stack,
         "assumed": taught.assumed,
+        "logs": [_log_dict(one) for one in taught.logs],
         "parameters": [
             {
                 "name": one.name, "unit": one.unit, "before": one.before, "after": one.after,
@@ -226,6 +269,40 @@ def as_dict(taught: Taught, path: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _log_dict(one: LogJob) -> dict[str, Any]:
+    from shardwright.planner.calibration.logs.jobs import memory_checks
+
+    steady = one.steady
+    return {
+        "log": one.log.source, "kind": one.log.kind, "step_time_s": steady.step_time_s,
+        "scatter_fraction": steady.scatter_fraction, "prints": steady.num_printed,
+        "kept": steady.num_kept, "left_out": {why: count for count, why in steady.dropped},
+        "basis": steady.basis, "flops_convention": one.log.flops_convention,
+        "memory": [
+            {
+                "what": check.what, "measured_bytes": check.measured_bytes,
+                "predicted_bytes": check.predicted_bytes,
+            }
+            for check in memory_checks(one)
+        ],
+    }  # fmt: skip
+
+
+def _log_lines(logs: Sequence[LogJob]) -> Iterator[str]:
+    """What was read of each log, and its memory beside the prediction."""
+    from shardwright.planner.calibration.logs.jobs import memory_checks
+    from shardwright.specs.units import format_bytes
+
+    for one in logs:
+        yield f"log       {one.in_words()}"
+        for check in memory_checks(one):
+            yield (
+                f"memory    {check.what}: at most {format_bytes(check.measured_bytes)} in the log,"
+                f" {format_bytes(check.predicted_bytes)} predicted"
+                f" ({check.predicted_bytes / check.measured_bytes - 1.0:+.1%}; not calibrated)"
+            )
+
+
 def _meaning(one: Learned) -> str:
     from shardwright.planner.calibration.learn import MEANINGS
 
@@ -242,6 +319,7 @@ def _print(taught: Taught, path: Path) -> None:
         f"software  {lesson.stack}",
         f"runs      {count}" + (f", {len(skipped)} left out" if skipped else ""),
         *_reasons(skipped),
+        *_log_lines(taught.logs),
         *([_tables.assumed_in_words(taught.assumed)] if taught.assumed else []),
     )
     table = _output.table("parameter", "before", "after", "known to", "", "what it means")

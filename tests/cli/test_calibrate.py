@@ -199,3 +199,75 @@ class TestBadInput:
         assert "--force" in ending.err
         assert end_of(["calibrate", runs, "-o", str(path), "--force"]).code == 0
         assert path.read_text() != before
+
+
+LOGS = Path(__file__).parents[1] / "planner/calibration/logs/fixtures"
+MEGATRON, TITAN = str(LOGS / "megatron_core_arguments.log"), str(LOGS / "torchtitan_2025.log")
+
+
+class TestLogs:
+    def test_a_log_that_states_its_job(self, tmp_path: Path) -> None:
+        path = tmp_path / "p.json"
+        answer = answer_of(MEGATRON, "--cluster", "dgx-h100:2", "-o", str(path))
+        (run,), (log,) = answer["runs"], answer["logs"]
+        assert run["id"] == log["log"] == MEGATRON
+        assert abs(run["after_s"] / run["measured_step_time_s"] - 1) < 0.05
+        assert log["left_out"] == {"of warm-up": 1}
+        assert {one["what"] for one in log["memory"]} == {"allocated", "reserved"}
+        profile = HardwareProfile.from_json(path.read_text())
+        assert MEGATRON in (profile.parameters[-3].fitted_from or "")
+
+    def test_for_people(self, tmp_path: Path) -> None:
+        ending = end_of(
+            ["calibrate", TITAN, "--cluster", "dgx-h100", "--model", "llama-3.1-8b", "-o",
+             str(tmp_path / "p.json")]
+        )  # fmt: skip
+        assert list(ending.faults()) == []
+        for words in (
+            "torchtitan, 620 ms (median of 4 of 6 prints; left out: 1 of"
+            " warm-up, 1 slower than the rest; from tokens per second and GPU)",
+            "reserved: at most 41.2 GiB in the log", "software torchtitan (the log's kind)",
+            "before", "after", "known to",
+        ):  # fmt: skip
+            assert words in ending.out
+
+    def test_a_layout_for_each_log(self, tmp_path: Path) -> None:
+        logs = []
+        for name in ("a", "b"):
+            logs.append(str(tmp_path / f"{name}.log"))
+            Path(logs[-1]).write_text((LOGS / "mindspeed_npu.log").read_text())
+        answer = answer_of(
+            *logs, "--cluster", "dgx-h100:2", "--model", "llama-3.1-8b", "--seq-len", "4k",
+            "--layout", "tp=2,zero=1", "--layout", "tp=8,zero=1", "-o", str(tmp_path / "p.json"),
+        )  # fmt: skip
+        before = [run["before_s"] for run in answer["runs"]]
+        assert before[0] != before[1]
+
+    def test_beside_rows(self, tmp_path: Path) -> None:
+        row = rows.value(id="row", stack="megatron-bridge", measured={"iteration_time_s": 1.4})
+        (tmp_path / "rows.json").write_text(json.dumps([row]))
+        row_and_log = answer_of(
+            str(tmp_path / "rows.json"), MEGATRON, "--cluster", "a100-sxm4-80gb:8x2", "--stack",
+            "megatron-bridge", "-o", str(tmp_path / "p.json"),
+        )  # fmt: skip
+        assert [run["id"] for run in row_and_log["runs"]] == ["row", MEGATRON]
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            ((MEGATRON,), "does not state where it ran because"),
+            ((TITAN, "--cluster", "dgx-h100"), "does not state the model"),
+            ((MEGATRON, *STEP), "--step-time and a log"),
+            ((MEGATRON, "--layout", "tp=2", "--layout", "tp=4"), "2 layouts are given for 1 logs"),
+            ((MEGATRON, "--cluster", "dgx-h100", "--layout", "tp=5"), "impossible layout"),
+            ((MEGATRON, "--cluster", "dgx-h100", "--global-batch", "8"), "global batch of 64"),
+            (("nowhere.log",), "there is no log nowhere.log"),
+            (("nowhere.json",), "there is no runs file nowhere.json"),
+        ],
+    )
+    def test_one_clear_line(self, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+        ending = end_of(["calibrate", *arguments, "-o", str(tmp_path / "out.json")])
+        assert list(ending.faults()) == []
+        assert ending.code == 2
+        assert words in ending.err
+        assert not (tmp_path / "out.json").exists()
