@@ -63,7 +63,14 @@ def broken_target_rules(
         raise InputError(
             f"the rules of {target!r} are not known", fix=f"choose one of {', '.join(TARGETS)}"
         )
-    case = _Case(known, layout, model, training)
+    return broken_rules(known, layout, model, training)
+
+
+def broken_rules(
+    target: Target, layout: Layout, model: ModelSpec, training: TrainingSpec
+) -> list[Violation]:
+    """As `broken_target_rules`, of a generation that is known."""
+    case = _Case(target, layout, model, training)
     return list(dict.fromkeys(broken for rule in _RULES for broken in rule(case)))
 
 
@@ -168,7 +175,9 @@ def _experts(case: _Case) -> Iterator[Violation]:
             f"tp x cp x dp = {layout.world_size.ranks_per_stage} is not a multiple of etp x ep ="
             f" {layout.etp * layout.ep}",
         )
-    if layout.rank_order == "tp-cp-pp-dp" and layout.pp > 1 and layout.world_size.edp != layout.dp:
+    # Without experts the second grid exists all the same, with etp = tp.
+    replicas = layout.world_size.edp if case.has_experts else layout.cp * layout.dp
+    if layout.rank_order == "tp-cp-pp-dp" and layout.pp > 1 and replicas != layout.dp:
         yield Violation(
             "rank_order", "with pp before dp, the expert grid must have as many replicas as dp",
             "rank_order = tp-cp-dp-pp",

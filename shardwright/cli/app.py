@@ -19,6 +19,7 @@ from shardwright.cli import (
     doctor,
     estimate,
     explain,
+    export,
     model,
     models,
     plan,
@@ -69,6 +70,7 @@ app.command("profile")(profile.profile)
 app.command("plan")(plan.plan)
 app.command("estimate")(estimate.estimate)
 app.command("explain")(explain.explain)
+app.command("export")(export.export)
 app.command("what-if")(what_if.what_if)
 app.command("run")(run.run)
 app.command("calibrate")(calibrate.calibrate)

@@ -28,6 +28,7 @@ PROMISED = {
     ),
     "estimate": (*CHOICES_OF_A_PROBLEM, "--layout", "--json"),
     "explain": ("--why-not",),
+    "export": ("--to", "--target-version", "-o", "--force", "--json"),
     "what-if": (
         *CHOICES_OF_A_PROBLEM, "--vary", "--solve", "--deadline", "--budget", "--mtbf", "--json",
     ),

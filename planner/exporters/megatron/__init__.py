@@ -1,0 +1,1 @@
+"""Megatron-LM: arguments by version, and its own rules for them."""

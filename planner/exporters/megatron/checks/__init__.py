@@ -1,0 +1,1 @@
+"""The rules that Megatron-LM sets for its arguments, by number."""
