@@ -19,6 +19,11 @@ from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.specs import ClusterSpec, LinkTier, NodeGroup
 from shardwright.specs.training import DType
 
+INTRA_NODE_RATIO = "correction.intra_node_ratio"
+INTER_NODE_RATIO = "correction.inter_node_ratio"
+"""Parameters: time of collectives inside a link domain, and across, in training steps over that of
+the same ones measured alone; absent: 1. A trial finds them."""
+
 GroupShape = tuple[int, int]
 """(Ranks per domain, domains): a domain is what ``intra_node`` links join, mostly a node."""
 
@@ -49,6 +54,9 @@ class CommunicationModel:
         self._cluster = profile.devices
         self._measured = MeasuredCollectives(profile)
         self._formulas = CollectiveFormulas(profile)
+        values = ParameterTable(profile)
+        self._intra_ratio = values.get(INTRA_NODE_RATIO, 1.0)
+        self._inter_ratio = values.get(INTER_NODE_RATIO, 1.0)
         self._paths: dict[tuple[int, ...], GroupPath] = {}
         self._cache: dict[tuple[CollectiveKind, int, DType, GroupPath, int], float] = {}
 
@@ -81,6 +89,7 @@ class CommunicationModel:
             cached = self._measured.seconds(kind, size, dtype, path.shape, concurrent_groups)
             if cached is None:
                 cached = self._formulas.seconds(kind, size, path, concurrent_groups)
+            cached *= self._intra_ratio if path.inter is None else self._inter_ratio
             self._cache[key] = cached
         return cached
 

@@ -23,6 +23,10 @@ from shardwright.specs.training import DType
 
 ComputeOperation = Matmul | Attention | Elementwise
 
+COMPUTE_RATIO = "correction.compute_ratio"
+"""Parameter: time of operations in training steps over that of the same ones measured alone; absent:
+1. A trial finds it."""
+
 MATMUL_FORMS = ("forward", "input_gradient", "weight_gradient")
 """What the last part of a `Matmul`'s name may be; any other is priced as ``forward``."""
 
@@ -46,6 +50,7 @@ class ComputeModel:
         }
         self._sharing = CoreSharing(curves)
         self._roofline = Roofline(profile, software)
+        self._ratio = ParameterTable(profile).get(COMPUTE_RATIO, 1.0)
         self._cache: dict[tuple[ComputeOperation, int], float] = {}
 
     def seconds(self, operation: ComputeOperation, busy_ranks: int = 1) -> float:
@@ -53,7 +58,7 @@ class ComputeModel:
         key = (operation, busy_ranks)
         cached = self._cache.get(key)
         if cached is None:
-            cached = self._cache[key] = self._price(operation, busy_ranks)
+            cached = self._cache[key] = self._ratio * self._price(operation, busy_ranks)
         return cached
 
     def _price(self, operation: ComputeOperation, busy_ranks: int) -> float:

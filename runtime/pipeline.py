@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from shardwright.runtime.stopwatch import during
 from shardwright.specs import Action, ActionKind, Schedule
 
 MicroBatch = tuple[Tensor, Tensor]
@@ -114,15 +115,19 @@ class PipelineExecutor:
         for item in self._items:
             action = item[0]
             if action.kind is ActionKind.FORWARD:
-                self._forward(action, state)
+                with during("compute_forward"):
+                    self._forward(action, state)
             elif action.kind is ActionKind.BACKWARD:
-                self._backward(action, state)
+                with during("compute_backward"):
+                    self._backward(action, state)
             else:
-                self._exchange(item, state)
+                with during("waiting"):
+                    self._exchange(item, state)
         left = [*state.flights, *state.inbox, *state.outbox]
         assert not left, f"the schedule leaves {left} over"
-        for work, _ in state.on_the_way.values():
-            work.wait()
+        with during("waiting"):
+            for work, _ in state.on_the_way.values():
+                work.wait()
         return state.loss_sum
 
     def _forward(self, action: Action, state: _StepState) -> None:

@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous as meet_at
 
 from shardwright.hardware_profiles.device import collective_backend, torch_device
+from shardwright.hardware_profiles.rank_environment import CoreClaim, pin_among, pin_to_core
 from shardwright.runtime.job import LostPeerError
 from shardwright.runtime.rendezvous import Rendezvous
 from shardwright.specs import RunError, ShardwrightError
@@ -49,8 +50,13 @@ class Membership:
 
 
 @contextlib.contextmanager
-def membership(rendezvous: Rendezvous, timeout_s: float) -> Iterator[Membership]:
+def membership(
+    rendezvous: Rendezvous, timeout_s: float, *, pins: bool = False
+) -> Iterator[Membership]:
     """Meet the other ranks; on leaving, take down the process groups.
+
+    Args:
+        pins: give this rank a core of its own, for good, where there is one for each.
 
     Raises:
         RunError: the others did not come in time, or the meeting point cannot be used.
@@ -58,7 +64,9 @@ def membership(rendezvous: Rendezvous, timeout_s: float) -> Iterator[Membership]
     """
     device = torch_device(rendezvous.local_rank)
     timeout = timedelta(seconds=timeout_s)
-    store = _meet(rendezvous, timeout)
+    store = meet(rendezvous, timeout)
+    if pins:
+        settle_on_cores(rendezvous, device, store)  # before gloo starts its threads
     dist.init_process_group(
         collective_backend(device.type),  # type: ignore[arg-type]
         store=PrefixStore("shardwright", store),
@@ -73,7 +81,24 @@ def membership(rendezvous: Rendezvous, timeout_s: float) -> Iterator[Membership]
         dist.destroy_process_group()
 
 
-def _meet(rendezvous: Rendezvous, timeout: timedelta) -> Store:
+def settle_on_cores(rendezvous: Rendezvous, device: torch.device, store: Store) -> None:
+    """Pin this rank to a core. Where cores compute, nodes may be containers of one machine, so that
+    ranks learn from each other who shares cores."""
+    if device.type != "cpu":
+        pin_to_core(rendezvous.local_rank, rendezvous.ranks_on_node)
+        return
+    store.set(f"cores/{rendezvous.rank}", CoreClaim.own().to_text())
+    ranks = range(rendezvous.world_size)
+    claims = [CoreClaim.from_text(store.get(f"cores/{rank}").decode()) for rank in ranks]
+    pin_among(claims, rendezvous.rank)
+
+
+def meet(rendezvous: Rendezvous, timeout: timedelta) -> Store:
+    """The store of a launch, once all its ranks are there.
+
+    Raises:
+        RunError: they did not come in time, or the meeting point cannot be used.
+    """
     os.environ["MASTER_ADDR"] = rendezvous.address
     os.environ["MASTER_PORT"] = str(rendezvous.port)
     place = f"{rendezvous.address}:{rendezvous.port}"

@@ -47,6 +47,7 @@ from shardwright.runtime.parallel.shards import (
     shard_of,
     sum_replicated_gradients,
 )
+from shardwright.runtime.stopwatch import during
 from shardwright.specs import Layout, PrecisionDTypes
 
 
@@ -283,16 +284,18 @@ class FlatUnit:
             self._sum_over_tp(self._accumulator)
             if plan.degree > 1:
                 reduce_scatter_flat(self.gradients, self._accumulator, plan.shard_group)
-        if plan.replica_group is not None:
-            dist.all_reduce(self.gradients, group=plan.replica_group)
-        if self.is_tied and plan.embedding_group is not None:
-            dist.all_reduce(self.gradients, group=plan.embedding_group)
+        with during("dp_comm"):
+            if plan.replica_group is not None:
+                dist.all_reduce(self.gradients, group=plan.replica_group)
+            if self.is_tied and plan.embedding_group is not None:
+                dist.all_reduce(self.gradients, group=plan.embedding_group)
 
     def _sum_over_tp(self, full_gradients: Tensor) -> None:
-        sum_replicated_gradients(
-            [(slot.shard, full_gradients[slot.start : slot.stop]) for slot in self.slots],
-            self.plan.tp_group,
-        )
+        with during("dp_comm"):
+            sum_replicated_gradients(
+                [(slot.shard, full_gradients[slot.start : slot.stop]) for slot in self.slots],
+                self.plan.tp_group,
+            )
 
     # Who holds what
 

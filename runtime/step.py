@@ -22,6 +22,7 @@ from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.parallel.loss import IGNORE_INDEX
 from shardwright.runtime.pipeline import MicroBatch, PipelineExecutor
 from shardwright.runtime.sharding import FlatUnit, ShardPlan, flatten_stage
+from shardwright.runtime.stopwatch import during
 from shardwright.specs import Layout, Schedule, TrainingSpec
 
 
@@ -80,17 +81,19 @@ class TrainStep:
         result = self.accumulate(micro_batches)
         if result.is_finite:
             factor = clip_factor(result.grad_norm, self.training.optimizer.clip_norm)
-            if factor < 1:
-                self.optimizer.scale_gradients(factor)
-            self.optimizer.step(learning_rate)
+            with during("optimizer"):
+                if factor < 1:
+                    self.optimizer.scale_gradients(factor)
+                self.optimizer.step(learning_rate)
             self._publish_weights()
         return result
 
     def accumulate(self, micro_batches: Sequence[MicroBatch]) -> StepResult:
         """The step up to its reduced, unclipped gradients; weights stay as they are."""
         assert len(micro_batches) == self.layout.micro_batches
-        for unit in self.units:
-            unit.zero_gradients()
+        with during("optimizer"):
+            for unit in self.units:
+                unit.zero_gradients()
         valid_tokens = self._count_valid_tokens(micro_batches)
         loss_gradient = torch.tensor(
             1 / max(1, valid_tokens), dtype=self._loss_dtype, device=self._device
@@ -114,15 +117,17 @@ class TrainStep:
         counts = [(labels != IGNORE_INDEX).sum() for _, labels in micro_batches]
         total = torch.stack(counts).sum().to(self._device)
         if self.groups.dp is not None:
-            dist.all_reduce(total, group=self.groups.dp)
+            with during("dp_comm"):
+                dist.all_reduce(total, group=self.groups.dp)
         return int(total)
 
     def _sum_over_world(self, loss: Tensor) -> list[float]:
         """[loss, squared gradient norm], of which each rank has a part."""
         counts_loss = self.groups.coordinates.tp == 0
-        sums = torch.stack(
-            [loss.double() * counts_loss, self.optimizer.squared_gradient_norm().to(self._device)]
-        )
+        with during("optimizer"):
+            norm = self.optimizer.squared_gradient_norm().to(self._device)
+        sums = torch.stack([loss.double() * counts_loss, norm])
         if self.layout.world > 1:
-            dist.all_reduce(sums)
+            with during("waiting"):  # for the slowest rank
+                dist.all_reduce(sums)
         return sums.tolist()

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.hardware_profiles.device import synchronize
-from shardwright.hardware_profiles.rank_environment import pin_to_core
 from shardwright.runtime.audit import audit
 from shardwright.runtime.checkpoint import CheckpointStore, RunFacts
 from shardwright.runtime.data.batches import BatchSource
@@ -49,9 +48,8 @@ def train(job: Job, rendezvous: Rendezvous, *, folder: Path | None = None) -> Ru
             peer, or no memory.
     """
     here = look_around(job.plan.layout.world, rendezvous)
-    pin_to_core(rendezvous.local_rank, rendezvous.ranks_on_node)  # before gloo starts its threads
     with (
-        membership(rendezvous, job.timeout_s) as member,
+        membership(rendezvous, job.timeout_s, pins=True) as member,
         explained(member.rank, "while the run was prepared"),
     ):
         samples = _prepare(job, rendezvous, here)

@@ -22,7 +22,7 @@ def main(folder: Path) -> int:
     """Run the job in ``folder``; leave its summary (rank 0) or this rank's failure there."""
     rendezvous = find_rendezvous(os.environ)
     assert rendezvous is not None, "a worker is started by an agent"
-    _die_with_parent()
+    die_with_parent()
     speaks = logging.INFO if rendezvous.rank == 0 else logging.WARNING
     logging.basicConfig(level=speaks, format="%(message)s")
     job = Job.from_json(read_text(folder / JOB_FILE, what="job"))
@@ -37,7 +37,7 @@ def main(folder: Path) -> int:
     return 0
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Have the kernel kill this process when its agent is gone, however that ended (Linux)."""
     if sys.platform == "linux":
         parent = os.getppid()

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import get_gradient_edge
 
+from shardwright.runtime.stopwatch import during
+
 
 def recomputed(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """``run(x)``, whose inner tensors are not kept.
@@ -33,7 +35,7 @@ class _Recomputed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None]:
         (x,) = ctx.saved_tensors
-        with torch.enable_grad():
+        with torch.enable_grad(), during("recompute"):
             leaf = x.detach().requires_grad_()
             # The edge, not the output: nothing reads the output's storage again.
             edge = get_gradient_edge(ctx.run(leaf))

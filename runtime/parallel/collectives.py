@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shardwright.cost_models.blocks.splits import sequence_shard_len, sequence_split
+from shardwright.runtime.stopwatch import during
 
 # The names of torch 2.13, and those that older releases have.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -54,25 +55,29 @@ class TensorParallel:
             local = _rank_major(x, self)
             del x
             return _reduce_scatter(local, self)
-        dist.all_reduce(x, group=self.group)
+        with during("tp_comm"):
+            dist.all_reduce(x, group=self.group)
         return x
 
     def maximum_(self, x: Tensor) -> None:
         """The largest over tp, in place."""
         if self.size > 1:
-            dist.all_reduce(x, op=dist.ReduceOp.MAX, group=self.group)
+            with during("tp_comm"):
+                dist.all_reduce(x, op=dist.ReduceOp.MAX, group=self.group)
 
     def sum_(self, x: Tensor) -> None:
         """The sum over tp, in place."""
         if self.size > 1:
-            dist.all_reduce(x, group=self.group)
+            with during("tp_comm"):
+                dist.all_reduce(x, group=self.group)
 
 
 def gather_sequence(x: Tensor, tp: TensorParallel) -> Tensor:
     """All ranks' [B, t, D] along the sequence, padding cut off: [B, T, D], contiguous."""
     batch, local_len, hidden = x.shape
     gathered = x.new_empty(tp.size, batch, local_len, hidden)
-    all_gather_single(gathered.flatten(0, 1), x.contiguous(), group=tp.group)
+    with during("tp_comm"):
+        all_gather_single(gathered.flatten(0, 1), x.contiguous(), group=tp.group)
     if batch == 1:  # rank-major is sequence-major
         return gathered.view(1, tp.size * local_len, hidden)[:, : tp.seq_len]
     full = x.new_empty(batch, tp.seq_len, hidden)
@@ -101,7 +106,8 @@ def _rank_major(x: Tensor, tp: TensorParallel) -> Tensor:
 
 def _reduce_scatter(parts: Tensor, tp: TensorParallel) -> Tensor:
     own = torch.empty_like(parts[0])
-    reduce_scatter_single(own, parts.flatten(0, 1), group=tp.group)
+    with during("tp_comm"):
+        reduce_scatter_single(own, parts.flatten(0, 1), group=tp.group)
     return own
 
 
@@ -110,7 +116,8 @@ def gather_flat(full: Tensor, shard: Tensor, group: dist.ProcessGroup | None) ->
     if group is None:
         full.copy_(shard)
     else:
-        all_gather_single(full, shard, group=group)
+        with during("dp_comm"):
+            all_gather_single(full, shard, group=group)
 
 
 def reduce_scatter_flat(shard: Tensor, full: Tensor, group: dist.ProcessGroup | None) -> None:
@@ -118,4 +125,5 @@ def reduce_scatter_flat(shard: Tensor, full: Tensor, group: dist.ProcessGroup | 
     if group is None:
         shard.copy_(full)
     else:
-        reduce_scatter_single(shard, full, group=group)
+        with during("dp_comm"):
+            reduce_scatter_single(shard, full, group=group)

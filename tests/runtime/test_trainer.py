@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from shardwright.hardware_profiles.discover import local_cluster
-from shardwright.runtime import trainer
+from shardwright.runtime import ranks, trainer
 from shardwright.runtime.checkpoint import CheckpointStore
 from shardwright.runtime.job import Job
 from shardwright.runtime.metrics import StepRecord, read_records
@@ -33,7 +33,7 @@ from tests.runtime.plans import plan_of, small_model, training_of
 @pytest.fixture(autouse=True)
 def _unpinned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests' own process keeps all its cores."""
-    monkeypatch.setattr(trainer, "pin_to_core", lambda *_: None)
+    monkeypatch.setattr(ranks, "settle_on_cores", lambda *_: None)
 
 
 def _plan(**choices: Any) -> Plan:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from shardwright.hardware_profiles.discover import local_cluster
-from shardwright.runtime import trainer, worker
+from shardwright.runtime import ranks, worker
 from shardwright.runtime.job import JOB_FILE, SUMMARY_FILE, Failure, Job, failure_file
 from shardwright.runtime.summary import RunSummary
 from tests.runtime.plans import cluster_of, plan_of
@@ -24,8 +24,8 @@ def _rank_zero_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MASTER_PORT", str(probe.getsockname()[1]))
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(worker, "_die_with_parent", lambda: None)
-    monkeypatch.setattr(trainer, "pin_to_core", lambda *_: None)
+    monkeypatch.setattr(worker, "die_with_parent", lambda: None)
+    monkeypatch.setattr(ranks, "settle_on_cores", lambda *_: None)
 
 
 def _work(folder: Path, job: Job) -> int:
@@ -53,7 +53,7 @@ def test_refused_job_leaves_its_failure(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not tell of a parent's end")
 def test_worker_dies_with_its_agent() -> None:
     child = (
-        "from shardwright.runtime import worker; worker._die_with_parent();"
+        "from shardwright.runtime import worker; worker.die_with_parent();"
         " print('ready', flush=True); import time; time.sleep(60)"
     )
     agent = (
