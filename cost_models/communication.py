@@ -55,8 +55,8 @@ class CommunicationModel:
         self._measured = MeasuredCollectives(profile)
         self._formulas = CollectiveFormulas(profile)
         values = ParameterTable(profile)
-        self._intra_ratio = values.get(INTRA_NODE_RATIO, 1.0)
-        self._inter_ratio = values.get(INTER_NODE_RATIO, 1.0)
+        self._intra_ratio = values.get(INTRA_NODE_RATIO) or 1.0
+        self._inter_ratio = values.get(INTER_NODE_RATIO) or 1.0
         self._paths: dict[tuple[int, ...], GroupPath] = {}
         self._cache: dict[tuple[CollectiveKind, int, DType, GroupPath, int], float] = {}
 

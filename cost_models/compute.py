@@ -24,8 +24,8 @@ from shardwright.specs.training import DType
 ComputeOperation = Matmul | Attention | Elementwise
 
 COMPUTE_RATIO = "correction.compute_ratio"
-"""Parameter: time of operations in training steps over that of the same ones measured alone; absent:
-1. A trial finds it."""
+"""Parameter: time of operations in training steps over that of the same ones measured alone. A
+trial finds it; absent: 1."""
 
 MATMUL_FORMS = ("forward", "input_gradient", "weight_gradient")
 """What the last part of a `Matmul`'s name may be; any other is priced as ``forward``."""
@@ -50,7 +50,7 @@ class ComputeModel:
         }
         self._sharing = CoreSharing(curves)
         self._roofline = Roofline(profile, software)
-        self._ratio = ParameterTable(profile).get(COMPUTE_RATIO, 1.0)
+        self._ratio = ParameterTable(profile).get(COMPUTE_RATIO) or 1.0
         self._cache: dict[tuple[ComputeOperation, int], float] = {}
 
     def seconds(self, operation: ComputeOperation, busy_ranks: int = 1) -> float:

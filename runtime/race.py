@@ -6,9 +6,9 @@ and Student's t gives an interval for their mean. A layout that is slower than a
 is dropped (Maron and Moore, *Hoeffding Races*, 1994; Birattari et al., *A racing algorithm for
 configuring metaheuristics*, 2002, with t in place of ranks).
 
-Looking after every round, and at every pair, would find a difference by luck sooner or later. So the
-error that is allowed is divided by the number of looks times the number of pairs (Bonferroni): all
-that a race says together is wrong with at most that probability, whichever way looks and pairs
+Looking after every round, and at every pair, would find a difference by luck sooner or later. So
+the error that is allowed is divided by the number of looks times the number of pairs (Bonferroni):
+all that a race says together is wrong with at most that probability, whichever way looks and pairs
 depend on each other.
 """
 
@@ -115,7 +115,10 @@ class Race:
         """Layouts that have not lost: none where the race is over."""
         best = self.fastest
         left = [one.index for one in self.standings() if one.verdict != "slower"]
-        if len(self._times_s[best]) >= self._rules.num_rounds or self._is_decided(left, best):
+        count = len(self._times_s[best])
+        if count >= self._rules.num_rounds:
+            return []
+        if count >= FIRST_LOOK and self._is_decided(left, best):
             return []
         return sorted(left)
 

@@ -59,23 +59,23 @@ class _Turn(Spec):
     exit_code: int = 0
 
 
-def run_trial(job: TrialJob, seats: Seats, report: Report | None = None) -> TrialJob | None:
+def run_trial(job: TrialJob | None, seats: Seats, report: Report | None = None) -> TrialJob | None:
     """Time the layouts of a job; the job with its visits and failures on the leader, else None.
+
+    Only the leader needs the ``job``.
 
     Raises:
         InputError: the ranks refuse the plan, the data or the hardware.
         RunError: no layout could be timed, or the ranks cannot be started or meet.
         SystemExit: on processes that do not lead, where the leader raises.
     """
-    session = 0
+    session, done = 0, None
     while True:
-        running = job.running() if seats.leads else []
-        turn = _Turn(job=job if running else None, port=seats.free_port())
-        turn = _share(seats, session, turn)
+        turn = _share(seats, session, _Turn(job=job, port=seats.free_port()))
         if turn.job is None:
             if turn.exit_code:
                 raise SystemExit(turn.exit_code)
-            return job if seats.leads else None
+            return done
         with tempfile.TemporaryDirectory(prefix="shardwright-trial-") as name:
             folder = Path(name)
             ending = _run_session(turn.job, turn.port, seats, session, folder, report)
@@ -83,11 +83,16 @@ def run_trial(job: TrialJob, seats: Seats, report: Report | None = None) -> Tria
             session += 1
             if seats.leads:
                 try:
-                    job = job_after(turn.job, folder, list(map(Ending.from_json, endings)))
+                    done = job_after(turn.job, folder, list(map(Ending.from_json, endings)))
+                    job = done if done.running() else None
                 except ShardwrightError as error:
-                    over = _Turn(job=None, port=turn.port, exit_code=error.exit_code)
-                    _share(seats, session, over)
+                    call_off(seats, error, session)
                     raise
+
+
+def call_off(seats: Seats, error: ShardwrightError, session: int = 0) -> None:
+    """Let the processes that wait for the leader's next turn end as it does."""
+    _share(seats, session, _Turn(job=None, port=0, exit_code=error.exit_code))
 
 
 def _share(seats: Seats, session: int, turn: _Turn) -> _Turn:
@@ -100,8 +105,8 @@ def job_after(job: TrialJob, folder: Path, endings: Sequence[Ending]) -> TrialJo
     Raises:
         InputError, RunError: it ended before the first layout; or the last layout failed.
     """
-    known = {(visit.index, i) for i, visit in enumerate(job.visits)}
-    job = job.model_copy(update={"visits": (*job.visits, *read_visits(folder))})
+    visits = tuple(read_visits(folder))
+    job = job.model_copy(update={"visits": (*job.visits, *visits)})
     codes = {rank: code for ending in endings for rank, code in ending.exit_codes.items()}
     if not any(codes.values()):
         assert not job.running(), "a session that ends well has timed everything"
@@ -109,7 +114,7 @@ def job_after(job: TrialJob, folder: Path, endings: Sequence[Ending]) -> TrialJo
     culprit = _culprit(endings)
     error = _explain(culprit, endings)
     at = {rank: index for ending in endings for rank, index in ending.visiting.items()}
-    if culprit not in at or (isinstance(error, InputError) and len(job.visits) == len(known)):
+    if culprit not in at or (isinstance(error, InputError) and not job.visits):
         raise error
     failure = Failure(index=at[culprit], reason=_in_words(error))
     job = job.model_copy(update={"failures": (*job.failures, failure)})

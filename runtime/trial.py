@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import json
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -111,9 +112,7 @@ class TrialJob(Spec):
         failed = {failure.index for failure in self.failures}
         for visit in self.visits:
             if visit.index not in failed:
-                ordered = sorted(visit.step_times_s)
-                middle = len(ordered) // 2
-                found[visit.index].append((ordered[middle] + ordered[~middle]) / 2)
+                found[visit.index].append(statistics.median(visit.step_times_s))
         return found
 
     def race(self) -> Race:
@@ -307,6 +306,15 @@ def _barrier(device: torch.device) -> None:
         dist.barrier()
     else:
         dist.barrier(device_ids=[device.index])
+
+
+def terms_of(job: TrialJob, index: int) -> list[dict[str, float]]:
+    """By global rank, the median over a layout's visits of the seconds of each term."""
+    visits = [visit.terms_s for visit in job.visits if visit.index == index]
+    return [
+        {term: statistics.median(visit[rank].get(term, 0.0) for visit in visits) for term in TERMS}
+        for rank in range(len(visits[0]))
+    ]
 
 
 def read_visits(folder: Path) -> Iterator[Visit]:

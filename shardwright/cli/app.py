@@ -26,6 +26,7 @@ from shardwright.cli import (
     profile,
     run,
     stacks,
+    trial,
     validate,
     what_if,
 )
@@ -72,6 +73,7 @@ app.command("estimate")(estimate.estimate)
 app.command("explain")(explain.explain)
 app.command("export")(export.export)
 app.command("what-if")(what_if.what_if)
+app.command("trial")(trial.trial)
 app.command("run")(run.run)
 app.command("calibrate")(calibrate.calibrate)
 app.command("validate")(validate.validate)

@@ -1,0 +1,1 @@
+"""Trials: which layouts to time, and what their times teach."""
