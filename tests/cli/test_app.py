@@ -32,6 +32,7 @@ PROMISED = {
     "what-if": (
         *CHOICES_OF_A_PROBLEM, "--vary", "--solve", "--deadline", "--budget", "--mtbf", "--json",
     ),
+    "trial": ("--top", "--steps", "--data", "--compare", "--profile", "-o", "--json"),
     "run": ("--data", "--steps", "--init-from", "--save", "--resume", "--json"),
     "calibrate": ("-o",),
     "validate": ("--anchor", "--json"),

@@ -8,7 +8,13 @@ import sys
 
 import pytest
 
-from shardwright.hardware_profiles.rank_environment import pin_to_core, rank_environment
+from shardwright.hardware_profiles.rank_environment import (
+    CoreClaim,
+    pin_among,
+    pin_to_core,
+    rank_environment,
+    sharers,
+)
 
 
 def test_a_cpu_rank_has_one_thread_and_an_accelerator_s_host_as_many_as_it_likes() -> None:
@@ -54,3 +60,37 @@ def test_a_kept_heap_does_not_fault_memory_in_again() -> None:
 
     pages = 3 * 16 * 2**23 // 4096
     assert faults(rank_environment("cpu")) < pages / 100
+
+
+def _claims(*rows: tuple[str, set[int]]) -> list[CoreClaim]:
+    return [CoreClaim(machine, frozenset(cores)) for machine, cores in rows]
+
+
+def test_ranks_of_containers_on_one_machine_share_its_cores() -> None:
+    claims = _claims(("a", {0, 1}), ("b", {0, 1}), ("a", {1, 2}), ("a", {3}), ("a", {2}))
+    assert sharers(claims, 0) == [0, 2, 4]
+    assert sharers(claims, 1) == [1]
+    assert sharers(claims, 3) == [3]
+
+
+def test_more_ranks_than_cores_are_not_pinned() -> None:
+    """Two nodes of two ranks that are one machine of two cores: none gets a core of its own."""
+    own = CoreClaim.own()
+    crowd = [own] * (len(own.cores) + 1)
+    assert pin_among(crowd, 0) is None
+    assert CoreClaim.own() == own
+
+
+def test_a_core_for_each() -> None:
+    program = (
+        "from shardwright.hardware_profiles.rank_environment import CoreClaim, pin_among\n"
+        "own = CoreClaim.own(); cores = sorted(own.cores)\n"
+        "assert pin_among([own] * len(cores), len(cores) - 1) == cores[-1]\n"
+        "assert CoreClaim.own().cores == {cores[-1]}\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_claims_travel_as_text() -> None:
+    own = CoreClaim.own()
+    assert CoreClaim.from_text(own.to_text()) == own
