@@ -77,10 +77,21 @@ def groups_of_micro_batches(pp: int, num_micro_batches: int) -> list[int]:
     return [len(group) for group in groups]
 
 
+def _actions(stage: int, kind: ActionKind, num_micro_batches: int) -> tuple[Action, ...]:
+    """Of micro-batch 0, 1, ...: so many at the least."""
+    return _made_actions(stage, kind, 1 << max(0, num_micro_batches - 1).bit_length())
+
+
+@lru_cache(maxsize=4096)
+def _made_actions(stage: int, kind: ActionKind, count: int) -> tuple[Action, ...]:
+    """To make them is most of the work of writing an order, and orders share them."""
+    return tuple(Action(stage, kind, m) for m in range(count))
+
+
 def _gpipe(pp: int, vpp: int, num_micro_batches: int) -> Order:
     """All forwards, then all backwards."""
     return [
-        [Action(rank, kind, m) for kind in (_F, _B) for m in range(num_micro_batches)]
+        [a for kind in (_F, _B) for a in _actions(rank, kind, num_micro_batches)[:num_micro_batches]]
         for rank in range(pp)
     ]
 
@@ -92,8 +103,9 @@ def _one_f_one_b(pp: int, vpp: int, num_micro_batches: int) -> Order:
     """
     order: Order = []
     for rank in range(pp):
-        forwards = [Action(rank, _F, m) for m in range(num_micro_batches)]
-        backwards = [Action(rank, _B, m) for m in range(num_micro_batches)]
+        forwards, backwards = (
+            list(_actions(rank, kind, num_micro_batches)[:num_micro_batches]) for kind in (_F, _B)
+        )
         order.append(_one_ahead(forwards, backwards, pp - rank - 1))
     return order
 
@@ -108,10 +120,14 @@ def _interleaved(pp: int, vpp: int, num_micro_batches: int) -> Order:
     backwards = _by_chunks(groups, list(range(vpp))[::-1])
     order: Order = []
     for rank in range(pp):
+        of_chunk = [
+            [_actions(chunk * pp + rank, kind, num_micro_batches) for chunk in range(vpp)]
+            for kind in (_F, _B)
+        ]
         order.append(
             _one_ahead(
-                [Action(chunk * pp + rank, _F, m) for chunk, m in forwards],
-                [Action(chunk * pp + rank, _B, m) for chunk, m in backwards],
+                [of_chunk[0][chunk][m] for chunk, m in forwards],
+                [of_chunk[1][chunk][m] for chunk, m in backwards],
                 2 * (pp - rank - 1) + (vpp - 1) * groups[0],
             )
         )
@@ -164,19 +180,22 @@ def _zero_bubble(stage: int, num_micro_batches: int, *, ahead: int, most_held: i
 
     After the last F, an I and a W in turn, then the weight gradients left over.
     """
+    forwards, inputs, weights = (
+        _actions(stage, kind, num_micro_batches) for kind in (_F, _I, _W)
+    )
     num_forwards = min(ahead, num_micro_batches)
     num_weights = 0
-    row = [Action(stage, _F, m) for m in range(num_forwards)]
+    row = list(forwards[:num_forwards])
     for m in range(num_micro_batches):
-        row.append(Action(stage, _I, m))
+        row.append(inputs[m])
         is_over = num_forwards == num_micro_batches
         if is_over or num_forwards - num_weights == most_held:
-            row.append(Action(stage, _W, num_weights))
+            row.append(weights[num_weights])
             num_weights += 1
         if not is_over:
-            row.append(Action(stage, _F, num_forwards))
+            row.append(forwards[num_forwards])
             num_forwards += 1
-    return row + [Action(stage, _W, m) for m in range(num_weights, num_micro_batches)]
+    return row + list(weights[num_weights:num_micro_batches])
 
 
 _GENERATORS: dict[str, Callable[[int, int, int], Order]] = {

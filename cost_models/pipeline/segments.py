@@ -25,14 +25,14 @@ _I, _W = ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT
 
 TABLES: tuple[ActionKind | None, ...] = (_F, _B, _I, _W, None)
 """Which seconds a work takes; those of None are 0: an operation that only waits."""
+_WAIT = TABLES.index(None)
 
 Work = tuple[int, int, int]
 """(boundary, table, stage): the message behind stage ``boundary`` is awaited (-1: none), then what
 ``TABLES[table]`` says is computed on ``stage``."""
 
-Key = tuple[ActionKind | None, int, int]
-"""(F or B, stage, micro-batch) of an output; (W, stage, -1) is the stage's latest gradient of
-weights, (None, rank, -1) the rank's latest operation."""
+Key = int
+"""Of an output that is kept, a number from its kind, its stage and its micro-batch: see `_Keys`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def _split(
     inserted_rows = [row[cut : cut + n] for row, (cut, n) in zip(long, cuts, strict=True)]
     repeated = writer.segment(inserted_rows, state)
     suffix = writer.segment([row[c:] for row, (c, _) in zip(short, cuts, strict=True)], state)
-    later = [_later(key, period) for key in state]
+    later = [writer.later(key, period) for key in state]
     if repeated is None or suffix is None or any(key not in repeated.places for key in later):
         return None
     segments = (prefix.segment(state), repeated.segment(later), suffix.segment(writer.outputs()))
@@ -184,9 +184,56 @@ def _is_shifted(row: list[Action], later: list[Action], period: int) -> bool:
     )
 
 
-def _later(key: Key, period: int) -> Key:
-    kind, index, micro_batch = key
-    return key if micro_batch < 0 else (kind, index, micro_batch + period)
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Numbers of outputs: four kinds for each stage, and as many again for each micro-batch.
+
+    The latest of a stage or a rank, whatever its micro-batch, come first.
+    """
+
+    num_stages: int
+
+    @property
+    def stride(self) -> int:
+        """From one micro-batch to the next."""
+        return 4 * self.num_stages
+
+    def output(self, kind: ActionKind, stage: int, micro_batch: int) -> Key:
+        """Of a forward (F), or of a backward or input gradient (B)."""
+        return (micro_batch + 1) * self.stride + (kind is not _F) * self.num_stages + stage
+
+    def latest_weights(self, stage: int) -> Key:
+        """The stage's latest gradient of weights."""
+        return 2 * self.num_stages + stage
+
+    def latest_of_rank(self, rank: int) -> Key:
+        """The rank's latest operation."""
+        return 3 * self.num_stages + rank
+
+    def later(self, key: Key, num_micro_batches: int) -> Key:
+        """The same so many micro-batches later."""
+        return key if key < self.stride else key + num_micro_batches * self.stride
+
+    def parts(self, key: Key) -> tuple[ActionKind, int, int] | None:
+        """What `output` numbered; None of the latest ones."""
+        micro_batch, rest = divmod(key, self.stride)
+        is_backward, stage = divmod(rest, self.num_stages)
+        return (_B if is_backward else _F, stage, micro_batch - 1) if micro_batch else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What to write for one kind of action on one stage; keys are those of micro-batch 0."""
+
+    given: Key | None
+    """What it reads of another rank; what its own rank made is there in any case."""
+    boundary: int
+    """Behind which stage it waits for a message; -1: it does not."""
+    made: Key | None
+    weights: Key | None
+    """The stage's latest gradient of weights, where it makes one."""
+    work: int
+    """Alone, not in a pair."""
 
 
 @dataclass(slots=True)
@@ -199,15 +246,6 @@ class _Draft:
     operations: list[tuple[int, int, int]] = field(default_factory=list)
     num_pairs: Counter[int] = field(default_factory=Counter)
 
-    def append(self, rank: int, given: Key | None, work: int) -> int:
-        """An operation of a rank; returns its place."""
-        latest: Key = (None, rank, -1)
-        source = 0 if given is None else self.places[given]
-        self.operations.append((self.places.get(latest, 0), source, work))
-        place = self.first + len(self.operations) - 1
-        self.places[latest] = place
-        return place
-
     def segment(self, state: list[Key]) -> Segment:
         """What is 0 in the state has not happened yet."""
         passed_on = (0, *(self.places.get(key, 0) for key in state))
@@ -219,36 +257,50 @@ class _Writer:
 
     def __init__(self, rank_of_stage: tuple[int, ...]) -> None:
         self._ranks = rank_of_stage
+        self._keys = _Keys(len(rank_of_stage))
         self._works: dict[tuple[Work, int], int] = {}
         """By the work and, for a pair, the stage of its forward; else -1."""
+        self._steps: dict[tuple[int, ActionKind], _Step] = {}
 
     def outputs(self) -> list[Key]:
         """Of a whole step."""
-        ranks: list[Key] = [(None, rank, -1) for rank in range(max(self._ranks) + 1)]
-        return ranks + [(_W, stage, -1) for stage in range(len(self._ranks))]
+        num_ranks, num_stages = max(self._ranks) + 1, len(self._ranks)
+        ranks = list(map(self._keys.latest_of_rank, range(num_ranks)))
+        return ranks + list(map(self._keys.latest_weights, range(num_stages)))
 
     def still_to_be_read(self, prefix: _Draft) -> list[Key]:
         """What another rank has not read."""
         found: list[Key] = []
-        for kind, stage, micro_batch in prefix.places:
+        for key in prefix.places:
+            parts = self._keys.parts(key)
+            if parts is None:
+                continue
+            kind, stage, micro_batch = parts
             reader = stage + (1 if kind is _F else -1)
-            is_read = (kind, reader, micro_batch) in prefix.places
-            if micro_batch >= 0 and self._is_remote(stage, reader) and not is_read:
-                found.append((kind, stage, micro_batch))
+            if not self._is_remote(stage, reader):
+                continue
+            if self._keys.output(kind, reader, micro_batch) not in prefix.places:
+                found.append(key)
         return found
+
+    def later(self, key: Key, num_micro_batches: int) -> Key:
+        """The same output so many micro-batches later."""
+        return self._keys.later(key, num_micro_batches)
 
     def segment(self, rows: Order, state: list[Key]) -> _Draft | None:
         """Run each rank as far as it gets, in turn; None if not all of them get to their end."""
         draft = _Draft({key: place for place, key in enumerate(state, start=1)}, len(state) + 1)
-        at = [0] * len(rows)
+        left = [iter(row) for row in rows]
+        waiting = [next(row, None) for row in left]
         moved = True
         while moved:
             moved = False
-            for rank, row in enumerate(rows):
-                while at[rank] < len(row) and self._write(draft, rank, row[at[rank]]):
-                    at[rank] += 1
-                    moved = True
-        return draft if all(a == len(row) for a, row in zip(at, rows, strict=True)) else None
+            for rank, row in enumerate(left):
+                action = waiting[rank]
+                while action is not None and self._write(draft, rank, action):
+                    action, moved = next(row, None), True
+                waiting[rank] = action
+        return draft if all(action is None for action in waiting) else None
 
     def finish(self, runs: tuple[tuple[Segment, int], ...]) -> FlatOrder:
         """``runs`` with all works that any of them has."""
@@ -257,41 +309,70 @@ class _Writer:
         return FlatOrder(self._ranks, works, pairs, runs)
 
     def _write(self, draft: _Draft, rank: int, action: Action) -> bool:
-        """Append an action's operations; False while its input is not there.
-
-        A pair waits for both its inputs, the forward's in an operation of its own.
-        """
-        parts = action.parts or (action,)
-        inputs = [self._input_of(part) for part in parts]
-        if any(key is not None and key not in draft.places for key in inputs):
+        """Append an action's operations; False while its input is not there."""
+        if action.parts:
+            return self._write_pair(draft, rank, action.parts)
+        step = self._steps.get((action.stage, action.kind)) or self._new_step(action)
+        later, places = (action.micro_batch or 0) * self._keys.stride, draft.places
+        source = 0 if step.given is None else places.get(step.given + later)
+        if source is None:
             return False
-        if len(parts) == 2 and inputs[0] is not None:
-            draft.append(rank, inputs[0], self._number(parts[0], inputs[0], None, -1))
-        last, forward = parts[-1], parts[0].stage if len(parts) == 2 else -1
-        work = self._number(last, inputs[-1], last.kind, forward)
-        place = draft.append(rank, inputs[-1], work)
-        if len(parts) == 2:
-            draft.num_pairs[work] += 1
-        for part in parts:
-            if part.kind is not _W:
-                assert part.micro_batch is not None
-                draft.places[_F if part.kind is _F else _B, part.stage, part.micro_batch] = place
-            if part.kind in (_B, _W):
-                draft.places[_W, part.stage, -1] = place
+        self._append(draft, rank, source, step, later, step.work)
         return True
 
-    def _number(self, action: Action, key: Key | None, kind: ActionKind | None, pair: int) -> int:
-        boundary = -1 if key is None else min(action.stage, key[1])
-        work = (boundary, TABLES.index(kind), action.stage)
-        return self._works.setdefault((work, pair), len(self._works))
+    def _write_pair(self, draft: _Draft, rank: int, parts: tuple[Action, ...]) -> bool:
+        """A pair waits for both its inputs, the forward's in an operation of its own."""
+        forward, backward = (
+            self._steps.get((one.stage, one.kind)) or self._new_step(one) for one in parts
+        )
+        laters = [(one.micro_batch or 0) * self._keys.stride for one in parts]
+        sources = [
+            0 if step.given is None else draft.places.get(step.given + later)
+            for step, later in zip((forward, backward), laters, strict=True)
+        ]
+        if sources[0] is None or sources[1] is None:
+            return False
+        if forward.given is not None:
+            wait = self._number((forward.boundary, _WAIT, parts[0].stage), -1)
+            self._append(draft, rank, sources[0], None, 0, wait)
+        table = TABLES.index(parts[1].kind)
+        work = self._number((backward.boundary, table, parts[1].stage), parts[0].stage)
+        place = self._append(draft, rank, sources[1], backward, laters[1], work)
+        draft.num_pairs[work] += 1
+        assert forward.made is not None
+        draft.places[forward.made + laters[0]] = place
+        return True
 
-    def _input_of(self, action: Action) -> Key | None:
-        """What an action reads of another rank; what its own rank made is there in any case."""
-        kind, source = (_F, action.stage - 1) if action.kind is _F else (_B, action.stage + 1)
-        if action.kind is _W or not self._is_remote(action.stage, source):
-            return None
-        assert action.micro_batch is not None
-        return kind, source, action.micro_batch
+    def _append(
+        self, draft: _Draft, rank: int, source: int, step: _Step | None, later: int, work: int
+    ) -> int:
+        """An operation of a rank; returns its place."""
+        latest, places = self._keys.latest_of_rank(rank), draft.places
+        draft.operations.append((places.get(latest, 0), source, work))
+        place = places[latest] = draft.first + len(draft.operations) - 1
+        if step is not None:
+            if step.made is not None:
+                places[step.made + later] = place
+            if step.weights is not None:
+                places[step.weights] = place
+        return place
+
+    def _new_step(self, action: Action) -> _Step:
+        stage, kind, keys = action.stage, action.kind, self._keys
+        source = stage - 1 if kind is _F else stage + 1
+        is_read = kind is not _W and self._is_remote(stage, source)
+        boundary = min(stage, source) if is_read else -1
+        step = self._steps[stage, kind] = _Step(
+            keys.output(kind, source, 0) if is_read else None,
+            boundary,
+            None if kind is _W else keys.output(kind, stage, 0),
+            keys.latest_weights(stage) if kind in (_B, _W) else None,
+            self._number((boundary, TABLES.index(kind), stage), -1),
+        )
+        return step
+
+    def _number(self, work: Work, pair: int) -> int:
+        return self._works.setdefault((work, pair), len(self._works))
 
     def _is_remote(self, stage: int, peer: int) -> bool:
         return 0 <= peer < len(self._ranks) and self._ranks[peer] != self._ranks[stage]

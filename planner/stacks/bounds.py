@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.planner.stacks.choices import Cut, Grid, Leaf, Pipeline, State
-from shardwright.planner.stacks.prices import StackPrices
+from shardwright.planner.stacks.prices import StackPrices, lower_hull
 from shardwright.planner.stacks.rooms import SLACK, Floats, Path, Rooms
 from shardwright.specs import ScheduleName
 from shardwright.specs.layout import V_SHAPED
@@ -213,6 +213,20 @@ class StateRows:
     """Of each kind, the recompute hull: seconds and bytes, [n] each."""
     first_bytes: Floats
     last_bytes: Floats
+
+    def leanest(self) -> StateRows:
+        """One row with the least that layers and ends hold, and all ways to recompute."""
+        points = tuple(
+            _padded([lower_hull(sorted(_each_point(hull)))]) for hull in self.points
+        )
+        return StateRows(
+            (0,), self.held.min(axis=1, keepdims=True), points,
+            self.first_bytes.min(keepdims=True), self.last_bytes.min(keepdims=True),
+        )  # fmt: skip
+
+
+def _each_point(hull: tuple[tuple[Floats, Floats], ...]) -> set[tuple[float, float]]:
+    return {pair for one in hull for pair in zip(*map(np.ndarray.tolist, one), strict=True)}
 
 
 def state_rows(prices: StackPrices, grid: Grid, cut: Cut, states: Sequence[State]) -> StateRows:

@@ -6,7 +6,7 @@ import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from shardwright.planner.stacks.units import (
     UnitTimes,
     rank_trained,
 )
-from shardwright.specs import Layout, ScheduleName
+from shardwright.specs import Layout, ScheduleName, Stage
 from shardwright.specs.layout import V_SHAPED, place_stages
 from shardwright.specs.ranges import MOST_SEQUENCES
 
@@ -246,7 +246,7 @@ class StackPrices:
                     + min(pace.forward[0], pace.backward[0]) * shown_s
                 )
                 points.append((seconds * ratio, kept * (not is_offloaded)))
-            self._hulls[key] = _lower_hull(sorted(points))
+            self._hulls[key] = lower_hull(sorted(points))
         return self._hulls[key]
 
     def _gathering_s(self, grid: Grid, cut: Cut, state: State) -> tuple[float, ...]:
@@ -314,8 +314,7 @@ class StackPrices:
         key = (grid._replace(num_microbatches=1), cut, leaf.state.rank_order, name in V_SHAPED,
                pipeline.vpp)  # fmt: skip
         if key not in self._messages:
-            count = grid.pp * pipeline.vpp
-            stages = place_stages([0] * count, 0, grid.pp, name)
+            stages = _empty_stages(grid.pp, pipeline.vpp, name)
             frame = self.frame(grid, cut, leaf.state).model_copy(update={"stages": stages})
             self._messages[key] = self.pricer.messages_s(frame)
         return self._messages[key]
@@ -356,7 +355,12 @@ class StackPrices:
         return self._most_live[key]
 
 
-def _lower_hull(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+@lru_cache(maxsize=512)
+def _empty_stages(pp: int, vpp: int, name: ScheduleName) -> tuple[Stage, ...]:
+    return place_stages([0] * (pp * vpp), 0, pp, name)
+
+
+def lower_hull(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """Of points in ascending order: those below every line between two others."""
     hull: list[tuple[float, float]] = []
     for x, y in points:

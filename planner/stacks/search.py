@@ -39,11 +39,12 @@ from shardwright.planner.stacks.choices import Cut, Grid, Leaf, Pipeline, StackC
 from shardwright.planner.stacks.leaves import LeafSolver
 from shardwright.planner.stacks.partition import Split
 from shardwright.planner.stacks.prices import StackPrices
-from shardwright.planner.stacks.rooms import SLACK
+from shardwright.planner.stacks.rooms import SLACK, Path
 from shardwright.planner.stacks.space import StackSpace
 from shardwright.planner.stacks.stages import StagePricer
 from shardwright.planner.stacks.units import ALONE
 from shardwright.specs import Candidate, Certificate, Layout
+from shardwright.specs.layout import V_SHAPED
 
 _LEVEL = 0.01
 """Bounds that differ by less (relative) are one level, within which the deepest node goes first."""
@@ -160,6 +161,8 @@ class _Search:
         self.aside: list[tuple[float, _Node]] = []
         """What cannot become the best, for runners-up."""
         self._stages: dict[tuple[object, ...], StagePricer] = {}
+        self._last_step_s = math.inf
+        """Of as many as are asked for."""
         self._too_big: set[Leaf] = set()
         """Leaves of which no layout fits."""
         self.is_proving, self.is_diving = True, False
@@ -171,8 +174,9 @@ class _Search:
         return math.inf if self.best is None else self.best.step_s
 
     def limit_s(self) -> float:
-        """A step that is not worth reaching."""
-        return self.best_step_s * (1 - TOLERANCE) if self.is_proving else math.inf
+        """A step that is not worth reaching: for runners-up, the last of as many as are asked for."""
+        step_s = self.best_step_s if self.is_proving else self._last_step_s
+        return step_s * (1 - TOLERANCE)
 
     @property
     def least_bound_s(self) -> float:
@@ -224,6 +228,7 @@ class _Search:
     def _find_runners_up(self) -> None:
         """Go on in strict order of the bounds, for a while."""
         self.is_proving = False
+        self._note_last()
         nodes = [*self.aside, *((entry[2], entry[4]) for entry in self.heap)]
         self.aside, self.heap = [], []
         for bound_s, node in heapq.nsmallest(_RUNNER_UP_NODES, nodes, key=lambda one: one[0]):
@@ -317,11 +322,34 @@ class _Search:
         states = self._states(node.grid, node.cut)
         rows = state_rows(self.prices, node.grid, node.cut, states)
         orders = {state.rank_order for state in states}
+        leanest = rows.leanest()
+        have_room: dict[bool, bool] = {}
         for pipelines in by_kind.values():
             leaf = Leaf(node.grid, node.cut, ALONE, pipelines[0][1])
+            is_v = leaf.pipeline.schedule in V_SHAPED
+            if is_v not in have_room:
+                have_room[is_v] = self._has_room(leaf, leanest, node.work)
+            if not have_room[is_v]:
+                continue
             all_busy_s = self._busy_s(leaf, rows, orders, node.work)
+            if all(self._is_slow(busy_s, node.work) for busy_s in all_busy_s):
+                continue
+            own = self._quickly_bounded(node, pipelines)
             for state, busy_s in zip(states, all_busy_s, strict=True):
-                self._push_pipelines(bound_s, node, state, pipelines, busy_s)
+                self._push_pipelines(bound_s, node, state, own, busy_s)
+
+    def _has_room(self, leaf: Leaf, leanest: StateRows, work: ShapeWork) -> bool:
+        """And time for all layers before the limit, if ranks waited for nothing and had the
+        leanest state."""
+        if self.limit_s() == math.inf:
+            return True
+        limit_s = self.limit_s() / work.overlap_ratio
+        (busy_s,) = least_busy_s(self.prices, leaf, leanest, work, Path(), limit_s)
+        return busy_s * (1 - SLACK) < limit_s
+
+    def _is_slow(self, busy_s: float, work: ShapeWork) -> bool:
+        """Not in the sense of too big."""
+        return busy_s < math.inf and busy_s * work.overlap_ratio >= self.limit_s()
 
     def _push_pipelines(
         self, bound_s: float, node: _Pair, state: State,
@@ -331,7 +359,7 @@ class _Search:
         if busy_s == math.inf:
             self._too_big.update(Leaf(node.grid, node.cut, state, one) for _, one in pipelines)
             return
-        if max(busy_s * node.work.overlap_ratio, pipelines[0][0]) >= self.limit_s():
+        if not pipelines or self._is_slow(busy_s, node.work):
             return
         after = after_bound(self.prices, node.grid, node.cut, state, node.work)
         for step_s, pipeline in pipelines:
@@ -366,7 +394,17 @@ class _Search:
         kinds, found = self.prices.units.num_layers_of_kind, []
         for pipeline in self.space.valid_pipelines(node.grid):
             bound_s = step_bound_s(node.work, node.grid, pipeline, kinds)
-            if pipeline.vpp > 1 and bound_s < self.limit_s():
+            if bound_s < self.limit_s():
+                found.append((bound_s, pipeline))
+        return sorted(found)
+
+    def _quickly_bounded(
+        self, node: _Pair, pipelines: list[tuple[float, Pipeline]]
+    ) -> list[tuple[float, Pipeline]]:
+        """The same with what a look at their few ways to split says."""
+        found = []
+        for bound_s, pipeline in pipelines:
+            if pipeline.vpp > 1:
                 leaf = Leaf(node.grid, node.cut, ALONE, pipeline)
                 bound_s = max(bound_s, self._solver(leaf, node.work).quick_bound_s())
             if bound_s < self.limit_s():
@@ -427,6 +465,8 @@ class _Search:
         self.found.append(priced)
         if self.best is None or _is_better(priced, self.best):
             self.best = priced
+        if not self.is_proving:
+            self._note_last()
 
     # The answer
 
@@ -443,10 +483,12 @@ class _Search:
         return spent_s > limit_s
 
     def _runners_up_are_proven(self) -> bool:
+        return self.least_bound_s >= self.limit_s()
+
+    def _note_last(self) -> None:
         ranking = self._distinct(self.found, self.constraints.top)
-        if len(ranking) < self.constraints.top:
-            return False
-        return self.least_bound_s >= ranking[-1].step_s * (1 - TOLERANCE)
+        if len(ranking) == self.constraints.top:
+            self._last_step_s = ranking[-1].step_s
 
     def _distinct(self, priced: list[StackPriced], count: int) -> list[StackPriced]:
         """The best, then the fastest others whose choices differ in more than the split."""

@@ -59,10 +59,10 @@ def test_one_f_one_b_by_hand() -> None:
     ((segment, count),) = flat.runs
     names = [(boundary, TABLES[table], stage) for boundary, table, stage in flat.works]
     forward, backward = ActionKind.FORWARD, ActionKind.BACKWARD
-    assert names == [(-1, forward, 0), (0, forward, 1), (-1, backward, 1), (0, backward, 0)]
+    assert names == [(-1, forward, 0), (0, backward, 0), (0, forward, 1), (-1, backward, 1)]
     assert count == 1
     assert segment.operations == (
-        (0, 0, 0), (1, 0, 0), (0, 1, 1), (3, 0, 2), (4, 2, 1), (5, 0, 2), (2, 4, 3), (7, 6, 3),
+        (0, 0, 0), (1, 0, 0), (0, 1, 2), (3, 0, 3), (4, 2, 2), (5, 0, 3), (2, 4, 1), (7, 6, 1),
     )  # fmt: skip
     assert segment.passed_on == (0, 8, 6, 8, 6)
 
