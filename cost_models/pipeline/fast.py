@@ -12,7 +12,9 @@ whole periods are skipped. Both are exact but for rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -300,6 +302,15 @@ def simulation_costs(
     return PipelineCosts(work_s, transfer_s)
 
 
+_MOST_HELD: dict[str, Callable[[int, int], float]] = {
+    ScheduleName.GPIPE: lambda pp, rank: math.inf,
+    ScheduleName.ONE_F_ONE_B: lambda pp, rank: pp - rank,
+    ScheduleName.ZB_H1: lambda pp, rank: pp,
+    ScheduleName.ZB_H2: lambda pp, rank: 2 * pp - 1,
+}
+"""Where every rank has one stage: see the table of `orders`."""
+
+
 @lru_cache(maxsize=1024)
 def in_flight(
     name: ScheduleName | str | None, *, pp: int, vpp: int, num_micro_batches: int
@@ -315,8 +326,10 @@ def in_flight(
     """
     if name is None:
         return (((1,) * vpp,),)
-    if name == ScheduleName.GPIPE and vpp == 1:
-        return (((num_micro_batches,),),) * pp
+    most = _MOST_HELD.get(name)
+    if most is not None and vpp == 1:
+        held = (int(min(num_micro_batches, most(pp, rank))) for rank in range(pp))
+        return tuple(((count,),) for count in held)
     split = split_of(name, pp, vpp, num_micro_batches)
     if split is not None:
         num_micro_batches = split.num_micro_batches + split.period

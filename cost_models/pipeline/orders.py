@@ -91,7 +91,11 @@ def _made_actions(stage: int, kind: ActionKind, count: int) -> tuple[Action, ...
 def _gpipe(pp: int, vpp: int, num_micro_batches: int) -> Order:
     """All forwards, then all backwards."""
     return [
-        [a for kind in (_F, _B) for a in _actions(rank, kind, num_micro_batches)[:num_micro_batches]]
+        [
+            a
+            for kind in (_F, _B)
+            for a in _actions(rank, kind, num_micro_batches)[:num_micro_batches]
+        ]
         for rank in range(pp)
     ]
 
@@ -180,9 +184,7 @@ def _zero_bubble(stage: int, num_micro_batches: int, *, ahead: int, most_held: i
 
     After the last F, an I and a W in turn, then the weight gradients left over.
     """
-    forwards, inputs, weights = (
-        _actions(stage, kind, num_micro_batches) for kind in (_F, _I, _W)
-    )
+    forwards, inputs, weights = (_actions(stage, kind, num_micro_batches) for kind in (_F, _I, _W))
     num_forwards = min(ahead, num_micro_batches)
     num_weights = 0
     row = list(forwards[:num_forwards])

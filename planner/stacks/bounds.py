@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.cost_models.pipeline.fast import in_flight
 from shardwright.planner.stacks.choices import Cut, Grid, Leaf, Pipeline, State
 from shardwright.planner.stacks.prices import StackPrices, lower_hull
 from shardwright.planner.stacks.rooms import SLACK, Floats, Path, Rooms
@@ -216,9 +217,7 @@ class StateRows:
 
     def leanest(self) -> StateRows:
         """One row with the least that layers and ends hold, and all ways to recompute."""
-        points = tuple(
-            _padded([lower_hull(sorted(_each_point(hull)))]) for hull in self.points
-        )
+        points = tuple(_padded([lower_hull(sorted(_each_point(hull)))]) for hull in self.points)
         return StateRows(
             (0,), self.held.min(axis=1, keepdims=True), points,
             self.first_bytes.min(keepdims=True), self.last_bytes.min(keepdims=True),
@@ -231,43 +230,13 @@ def _each_point(hull: tuple[tuple[Floats, Floats], ...]) -> set[tuple[float, flo
 
 def state_rows(prices: StackPrices, grid: Grid, cut: Cut, states: Sequence[State]) -> StateRows:
     """Gathered weights alone differ with the order of ranks."""
-    rows: dict[State, int] = {}
-    index = [
-        rows.setdefault(one if one.zero >= 2 else one._replace(rank_order=""), len(rows))
-        for one in states
-    ]
-    chosen: dict[int, State] = {}
-    for row, state in zip(index, states, strict=True):
-        chosen.setdefault(row, state)
-    units = prices.units
-    held = [prices.state(grid, cut, state).held_bytes for state in chosen.values()]
-    starts = [units.kind_of_unit.index(1 + kind) for kind in range(len(units.num_layers_of_kind))]
-    return StateRows(
-        tuple(index),
-        np.array([[one[at + 1] - one[at] for one in held] for at in starts]),
-        tuple(
-            _padded(_hulls(prices, grid, cut, list(chosen.values()), kind))
-            for kind in range(len(starts))
-        ),
-        np.array([one[1] for one in held]),
-        np.array([one[-1] - one[-2] for one in held]),
-    )
-
-
-def _hulls(
-    prices: StackPrices, grid: Grid, cut: Cut, states: Sequence[State], kind: int
-) -> list[tuple[tuple[float, float], ...]]:
-    """Of each state; what is gathered and whether activations are offloaded is all that counts."""
-    known: dict[tuple[object, ...], tuple[tuple[float, float], ...]] = {}
-    found = []
-    for state in states:
-        key: tuple[object, ...] = ("activations" in state.offload,)
-        if state.zero >= 2:
-            key = (*key, state._replace(offload=""))
-        if key not in known:
-            known[key] = prices.recompute_hull(grid, cut, state, kind)
-        found.append(known[key])
-    return found
+    one = prices.held_rows(grid, cut, states)
+    index = list(one.gathering_index)
+    points = []
+    for kind in range(len(one.held)):
+        hulls = [prices.recompute_hull(grid, cut, state, kind) for state in one.gathering]
+        points.append(tuple((seconds[index], kept[index]) for seconds, kept in _padded(hulls)))
+    return StateRows(one.index, one.held, tuple(points), one.first_bytes, one.last_bytes)
 
 
 def _padded(hulls: list[tuple[tuple[float, float], ...]]) -> tuple[tuple[Floats, Floats], ...]:
@@ -295,21 +264,30 @@ def least_busy_s(
     return [by_row[row] for row in rows.index]
 
 
+def _flights(leaf: Leaf) -> tuple[int, ...]:
+    """Micro-batches of which rank r of p keeps something: as the schedule has it where a rank has
+    one stage; of any of several stages p - r at least, or r + 1 where the pipeline is a V."""
+    m, pp, pipeline = leaf.grid.num_microbatches, leaf.grid.pp, leaf.pipeline
+    if pp > 1 and pipeline.vpp == 1:
+        ranks = in_flight(pipeline.schedule, pp=pp, vpp=1, num_micro_batches=m)
+        return tuple(count for ((count,),) in ranks)
+    is_v = pipeline.schedule in V_SHAPED
+    return tuple(min(m, rank + 1 if is_v else pp - rank) for rank in range(pp))
+
+
 def _rooms(
     prices: StackPrices, leaf: Leaf, rows: StateRows, work: ShapeWork, kind: int, path: Path
 ) -> Rooms:
-    """For layers of one kind. Of any of its stages rank r of p keeps what p - r micro-batches left
-    at least, or r + 1 where the pipeline is a V."""
+    """For layers of one kind."""
     grid, cut = leaf.grid, leaf.cut
     layer, head = prices.least_moments(grid, cut)
     live = prices.most_live_bytes(grid, cut)
-    m, pp = grid.num_microbatches, grid.pp
     is_v = leaf.pipeline.schedule in V_SHAPED
     first_s, last_s = prices.ends_s(grid, cut, kind)
     return Rooms(
         layer_s=work.layer_s[kind],
         num_layers=prices.units.num_layers_of_kind[kind],
-        flights=tuple(min(m, rank + 1 if is_v else pp - rank) for rank in range(pp)),
+        flights=_flights(leaf),
         room_bytes=live - layer,
         held=rows.held[kind],
         points=rows.points[kind],
@@ -317,8 +295,8 @@ def _rooms(
         first_bytes=rows.first_bytes,
         last_s=last_s,
         last_bytes=rows.last_bytes + max(0.0, head - layer),
-        last_rank=0 if is_v else pp - 1,
-        num_microbatches=m,
+        last_rank=0 if is_v else grid.pp - 1,
+        num_microbatches=grid.num_microbatches,
         path=path,
         ends_fit=(rows.first_bytes <= live) & (rows.last_bytes + head <= live),
     )

@@ -6,20 +6,15 @@ most even one. All stages of a rank recompute alike, as little as lets the rank 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-
-import numpy as np
 
 from shardwright.cost_models.pipeline.fast import in_flight
 from shardwright.cost_models.pipeline.orders import ranks_of_stages
 from shardwright.planner.stacks.choices import Grid, Pipeline
 from shardwright.planner.stacks.partition import Split
-from shardwright.planner.stacks.rooms import SLACK, Floats
-from shardwright.planner.stacks.space import FEW_INTERLEAVED
-from shardwright.planner.stacks.splits import balanced_split, even_split
+from shardwright.planner.stacks.rooms import SLACK
 from shardwright.planner.stacks.stages import (
     Option,
     Place,
@@ -29,9 +24,6 @@ from shardwright.planner.stacks.stages import (
     least_count,
 )
 from shardwright.specs import ScheduleName
-
-_FEW_QUICK = 2
-"""Of more ways no quick bound is made."""
 
 _UNSPLIT = (ScheduleName.GPIPE, ScheduleName.ONE_F_ONE_B, ScheduleName.INTERLEAVED)
 
@@ -47,23 +39,19 @@ class Interleaving:
         messages_s: tuple[float, ...],
         *,
         blocks_on_messages: bool,
-        fixed: tuple[int, ...] | None,
+        ways: Sequence[tuple[int, ...]],
         policies: Sequence[Sequence[str]],
         loss_chunks: Sequence[int],
-        unit_s: Sequence[float],
-        least_stages_s: Callable[[Sequence[int]], tuple[Floats, Floats]],
         overlap_ratio: float,
         limit: Callable[[], float],
     ) -> None:
-        """``policies``: of each rank, those that are open. ``unit_s``: of each unit, to balance
-        by. ``least_stages_s``: forward and backward of stages between edges, without
-        recomputation. ``overlap_ratio``: the least that an overlapped pair takes of both passes'
+        """``ways``: to split, the first unit of stages 1, 2, ... ``policies``: of each rank, those
+        that are open. ``overlap_ratio``: the least that an overlapped pair takes of both passes'
         seconds. ``limit``: a step that need not be reached; it only falls."""
         name = ScheduleName(pipeline.schedule)
         self._stages, self._grid, self._name = stages, grid, name
-        self._messages_s, self._blocks, self._fixed = messages_s, blocks_on_messages, fixed
-        self._policies, self._chunks, self._unit_s = policies, loss_chunks, unit_s
-        self._least_stages_s = least_stages_s
+        self._messages_s, self._blocks, self._ways = messages_s, blocks_on_messages, ways
+        self._policies, self._chunks = policies, loss_chunks
         self._overlap_ratio, self._limit = overlap_ratio, limit
         self._num_stages = grid.pp * pipeline.vpp
         self._ranks = ranks_of_stages(name, grid.pp, pipeline.vpp)
@@ -83,42 +71,10 @@ class Interleaving:
         vpp, pp = self._pipeline.vpp, self._grid.pp
         return in_flight(self._name, pp=pp, vpp=vpp, num_micro_batches=self._count)
 
-    @staticmethod
-    def num_ways(num_units: int, num_stages: int) -> int:
-        """In which every stage has a unit."""
-        return math.comb(num_units - 1, num_stages - 1)
-
-    @cached_property
-    def _few_ways(self) -> list[tuple[int, ...]]:
-        """Boundaries."""
-        num_units, num_stages = self._stages.num_units, self._num_stages
-        if self._fixed is not None:
-            return [self._fixed]
-        if self.num_ways(num_units, num_stages) <= FEW_INTERLEAVED:
-            return list(itertools.combinations(range(1, num_units), num_stages - 1))
-        ways = (balanced_split(self._unit_s, num_stages), even_split(num_units, num_stages))
-        return list(dict.fromkeys(ways))
-
-    def quick_bound_s(self) -> float:
-        """The least over all ways to split, without recomputation: the longest of a rank's work
-        after what its first stage waits for."""
-        m, is_unsplit = self._grid.num_microbatches, self._name in _UNSPLIT
-        if len(self._few_ways) > _FEW_QUICK:
-            return 0.0
-        least_s = math.inf
-        for starts in self._few_ways:
-            forward_s, backward_s = self._least_stages_s((0, *starts, self._stages.num_units))
-            stage_s = forward_s + backward_s
-            work_s = m * self._overlap_ratio * np.bincount(self._ranks, stage_s)
-            first_s = (stage_s if is_unsplit else forward_s)[: self._grid.pp]
-            worst_s = float((np.cumsum(first_s) - first_s + work_s).max())
-            least_s = min(least_s, worst_s)
-        return least_s * (1 - SLACK)
-
     def splits(self) -> list[Split]:
         """In the order of their bounds."""
         found = []
-        for starts in self._few_ways:
+        for starts in self._ways:
             options = self._options((0, *starts, self._stages.num_units))
             if options is not None:
                 found.append(Split(self._bound_s(starts, options), starts, options))

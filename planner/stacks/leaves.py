@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property, partial
+from functools import cached_property
 
 from shardwright.cost_models.pipeline.fast import in_flight
 from shardwright.planner.stacks.bounds import ShapeWork
@@ -28,13 +28,6 @@ class LeafSolver:
         self._stages = stages
         self._splits: Iterator[Split] | None = None
         self._seen: set[tuple[object, ...]] = set()
-
-    def quick_bound_s(self) -> float:
-        """A bound under any state, without memory and recomputation: more than 0 where few ways to
-        split are looked at."""
-        if self._leaf.grid.pp == 1 or self._has_one_stage:
-            return 0.0
-        return self._interleaving().quick_bound_s()
 
     def next_split(self) -> Split | None:
         """The next in the order of bounds; None where none is left below the limit."""
@@ -76,7 +69,7 @@ class LeafSolver:
         return Partition(
             self._stages, self._places(), self._leaf.grid.num_microbatches, messages_s,
             is_split=self._leaf.is_split, blocks_on_messages=self._blocks_on_messages,
-            fixed=self._fixed, limit=self._limit,
+            fixed=self._prices.fixed_starts(self._leaf), limit=self._limit,
         ).splits()  # fmt: skip
 
     def _below_limit(self) -> Iterator[Split]:
@@ -90,10 +83,8 @@ class LeafSolver:
         has_pairs = leaf.pipeline.schedule == ScheduleName.DUALPIPE_V
         return Interleaving(
             self._stages, leaf.grid, leaf.pipeline, self._messages_s,
-            blocks_on_messages=self._blocks_on_messages, fixed=self._fixed,
+            blocks_on_messages=self._blocks_on_messages, ways=self._prices.ways_to_split(leaf),
             policies=self._policies(), loss_chunks=self._prices.space.loss_chunks,
-            unit_s=self._prices.unit_s(leaf.grid, leaf.cut),
-            least_stages_s=partial(self._prices.least_stages_s, leaf.grid, leaf.cut),
             overlap_ratio=work.overlap_ratio if has_pairs else 1.0, limit=self._limit,
         )  # fmt: skip
 
@@ -112,12 +103,6 @@ class LeafSolver:
         if "recompute" in space.fixed:
             policies = [one if "/" in one else "/".join([one] * count) for one in policies]
         return [policies] * self._leaf.grid.pp
-
-    @property
-    def _fixed(self) -> tuple[int, ...] | None:
-        pipeline, grid = self._leaf.pipeline, self._leaf.grid
-        fixed = self._prices.space.boundaries(grid.pp * pipeline.vpp)
-        return None if fixed is None else tuple(layer + 1 for layer in fixed)
 
     def _places(self) -> tuple[Place, ...]:
         pp, m = self._leaf.grid.pp, self._leaf.grid.num_microbatches

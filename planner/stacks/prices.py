@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwright.cost_models.stacks.step import StackModel
 from shardwright.cost_models.stacks.updates import Trained
 from shardwright.planner.problem import Problem
 from shardwright.planner.stacks.choices import Cut, Grid, Leaf, State
 from shardwright.planner.stacks.rooms import Floats
-from shardwright.planner.stacks.space import StackSpace
+from shardwright.planner.stacks.space import FEW_INTERLEAVED, StackSpace
+from shardwright.planner.stacks.splits import few_ways
 from shardwright.planner.stacks.units import (
     ALONE,
     Sums,
@@ -55,6 +57,22 @@ class Pace:
     backward: tuple[float, float]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldRows:
+    """What layers and ends hold under n states of one shape, alike states once: n rows."""
+
+    index: tuple[int, ...]
+    """Of each state, its row."""
+    held: Floats
+    """Of a layer of each kind: [kinds, n]."""
+    first_bytes: Floats
+    last_bytes: Floats
+    gathering: tuple[State, ...]
+    """One of all states that gather alike, and offload activations or not."""
+    gathering_index: tuple[int, ...]
+    """Of each row, which of them it is like."""
+
+
 class StackPrices:
     """Prices under one problem and its constraints."""
 
@@ -67,6 +85,7 @@ class StackPrices:
         self._added: dict[tuple[object, ...], Sums] = {}
         self._shards: dict[tuple[object, ...], tuple[Sums, Sums]] = {}
         self._states: dict[tuple[object, ...], UnitState] = {}
+        self._held_rows: dict[tuple[object, ...], HeldRows] = {}
         self._frames: dict[tuple[object, ...], Layout] = {}
         self._after: dict[tuple[object, ...], After] = {}
         self._most_live: dict[tuple[object, ...], float] = {}
@@ -288,6 +307,41 @@ class StackPrices:
             self._states[key] = self.units.state(grid, cut, plain)
         return self._states[key]
 
+    def held_rows(self, grid: Grid, cut: Cut, states: Sequence[State]) -> HeldRows:
+        """Gathered weights alone differ with the order of ranks."""
+        key = (grid.tp, grid.pp > 1, cut.ep, cut.etp, tuple(states))
+        if key not in self._held_rows:
+            alike = [one if one.zero >= 2 else one._replace(rank_order="") for one in states]
+            rows: dict[State, int] = {}
+            index = tuple(rows.setdefault(one, len(rows)) for one in alike)
+            first = {row: state for row, state in zip(index[::-1], states[::-1], strict=True)}
+            chosen = [first[row] for row in range(len(rows))]
+            self._held_rows[key] = self._hold(grid, cut, index, chosen)
+        return self._held_rows[key]
+
+    def _hold(
+        self, grid: Grid, cut: Cut, index: tuple[int, ...], states: Sequence[State]
+    ) -> HeldRows:
+        kinds = self.units.kind_of_unit
+        held = [self.state(grid, cut, state).held_bytes for state in states]
+        starts = [kinds.index(1 + kind) for kind in range(len(self.units.num_layers_of_kind))]
+        gathering: dict[tuple[bool, State], State] = {}
+        alike = [
+            ("activations" in one.offload, one._replace(offload="") if one.zero >= 2 else ALONE)
+            for one in states
+        ]
+        for key, state in zip(alike, states, strict=True):
+            gathering.setdefault(key, state)
+        places = {key: place for place, key in enumerate(gathering)}
+        return HeldRows(
+            index,
+            np.array([[one[at + 1] - one[at] for one in held] for at in starts]),
+            np.array([one[1] for one in held]),
+            np.array([one[-1] - one[-2] for one in held]),
+            tuple(gathering.values()),
+            tuple(places[key] for key in alike),
+        )
+
     def weight_s(self, grid: Grid, cut: Cut, state: State) -> Sums:
         """Of the gradient of the weights, with adding it up."""
         alone = self.times(grid, cut).weight_s
@@ -327,6 +381,27 @@ class StackPrices:
             totals = map(sum, zip(one.forward_s, one.input_s, one.weight_s, strict=True))
             self._unit_s[key] = tuple(b - a for a, b in itertools.pairwise(totals))
         return self._unit_s[key]
+
+    @cached_property
+    def layers_before(self) -> NDArray[np.int_]:
+        """Of each kind, among the first 0, 1, ... units: [kinds, units + 1]."""
+        kinds = np.array(self.units.kind_of_unit)
+        kinds[0] = kinds[-1] = 0  # the embedding, the head
+        is_of_kind = kinds == np.arange(1, len(self.units.num_layers_of_kind) + 1)[:, None]
+        return np.pad(np.cumsum(is_of_kind, axis=1), ((0, 0), (1, 0)))
+
+    def fixed_starts(self, leaf: Leaf) -> tuple[int, ...] | None:
+        """The first unit of stages 1, 2, ... where boundaries are fixed."""
+        fixed = self.space.boundaries(leaf.grid.pp * leaf.pipeline.vpp)
+        return None if fixed is None else tuple(layer + 1 for layer in fixed)
+
+    def ways_to_split(self, leaf: Leaf) -> list[tuple[int, ...]]:
+        """Those to look at where ranks have several stages, as `fixed_starts`."""
+        fixed = self.fixed_starts(leaf)
+        if fixed is not None:
+            return [fixed]
+        count = leaf.grid.pp * leaf.pipeline.vpp
+        return few_ways(self.unit_s(leaf.grid, leaf.cut), count, FEW_INTERLEAVED)
 
     def message_bytes(self, grid: Grid, cut: Cut, state: State) -> float:
         """What a stage sends to the next."""

@@ -39,6 +39,7 @@ from shardwright.planner.stacks.choices import Cut, Grid, Leaf, Pipeline, StackC
 from shardwright.planner.stacks.leaves import LeafSolver
 from shardwright.planner.stacks.partition import Split
 from shardwright.planner.stacks.prices import StackPrices
+from shardwright.planner.stacks.quick import quick_bounds_s
 from shardwright.planner.stacks.rooms import SLACK, Path
 from shardwright.planner.stacks.space import StackSpace
 from shardwright.planner.stacks.stages import StagePricer
@@ -51,10 +52,12 @@ _LEVEL = 0.01
 _RUNNER_UP_NODES = 400
 """How many more nodes are opened for runners-up once the best is proven."""
 _RUNNER_UP_SIMULATIONS = 24
-_DIVES = 24
+_DIVES = 1
 """Simulations of plain layouts before the search proper."""
 _DIVE_MICRO_BATCHES = 2
 """Dives look at so many of the smallest micro-batches."""
+_LEAST_HELD = Pipeline("1f1b", 1)
+"""Of all but the V-shaped pipelines, that whose ranks hold the fewest micro-batches."""
 _PATIENCE, _LEAST_PATIENCE_S = 2.0, 10.0
 """Where nothing fits so far, a search goes on for so many times its limit, and so long at least."""
 
@@ -174,7 +177,7 @@ class _Search:
         return math.inf if self.best is None else self.best.step_s
 
     def limit_s(self) -> float:
-        """A step that is not worth reaching: for runners-up, the last of as many as are asked for."""
+        """A step that is not worth reaching; for runners-up, of the last that is asked for."""
         step_s = self.best_step_s if self.is_proving else self._last_step_s
         return step_s * (1 - TOLERANCE)
 
@@ -334,15 +337,18 @@ class _Search:
             all_busy_s = self._busy_s(leaf, rows, orders, node.work)
             if all(self._is_slow(busy_s, node.work) for busy_s in all_busy_s):
                 continue
-            own = self._quickly_bounded(node, pipelines)
-            for state, busy_s in zip(states, all_busy_s, strict=True):
-                self._push_pipelines(bound_s, node, state, own, busy_s)
+            own = self._quickly_bounded(node, pipelines, rows)
+            for at, (state, busy_s) in enumerate(zip(states, all_busy_s, strict=True)):
+                open_s = [(bounds_s[at], pipeline) for pipeline, bounds_s in own]
+                self._push_pipelines(bound_s, node, state, open_s, busy_s)
 
     def _has_room(self, leaf: Leaf, leanest: StateRows, work: ShapeWork) -> bool:
         """And time for all layers before the limit, if ranks waited for nothing and had the
         leanest state."""
         if self.limit_s() == math.inf:
             return True
+        if leaf.grid.pp > 1 and leaf.pipeline.schedule not in V_SHAPED:
+            leaf = leaf._replace(pipeline=_LEAST_HELD)
         limit_s = self.limit_s() / work.overlap_ratio
         (busy_s,) = least_busy_s(self.prices, leaf, leanest, work, Path(), limit_s)
         return busy_s * (1 - SLACK) < limit_s
@@ -359,11 +365,16 @@ class _Search:
         if busy_s == math.inf:
             self._too_big.update(Leaf(node.grid, node.cut, state, one) for _, one in pipelines)
             return
-        if not pipelines or self._is_slow(busy_s, node.work):
+        if self._is_slow(busy_s, node.work):
             return
-        after = after_bound(self.prices, node.grid, node.cut, state, node.work)
+        after = None
         for step_s, pipeline in pipelines:
             leaf = Leaf(node.grid, node.cut, state, pipeline)
+            if step_s == math.inf:
+                self._too_big.add(leaf)
+            if step_s >= self.limit_s():
+                continue
+            after = after or after_bound(self.prices, node.grid, node.cut, state, node.work)
             own_s = max(bound_s, whole_bound_s(node.work, leaf, step_s, busy_s, after))
             if own_s < self.limit_s():
                 self._push(own_s, _Open(leaf, node.work))
@@ -399,17 +410,19 @@ class _Search:
         return sorted(found)
 
     def _quickly_bounded(
-        self, node: _Pair, pipelines: list[tuple[float, Pipeline]]
-    ) -> list[tuple[float, Pipeline]]:
-        """The same with what a look at their few ways to split says."""
+        self, node: _Pair, pipelines: list[tuple[float, Pipeline]], rows: StateRows
+    ) -> list[tuple[Pipeline, list[float]]]:
+        """With what a look at their few ways to split says: of each state."""
         found = []
         for bound_s, pipeline in pipelines:
+            bounds_s = [bound_s] * len(rows.index)
             if pipeline.vpp > 1:
                 leaf = Leaf(node.grid, node.cut, ALONE, pipeline)
-                bound_s = max(bound_s, self._solver(leaf, node.work).quick_bound_s())
-            if bound_s < self.limit_s():
-                found.append((bound_s, pipeline))
-        return sorted(found)
+                looked_s = quick_bounds_s(self.prices, leaf, rows, node.work).tolist()
+                bounds_s = [max(bound_s, looked_s[row]) for row in rows.index]
+            if min(bounds_s) < self.limit_s():
+                found.append((pipeline, bounds_s))
+        return found
 
     def _states(self, grid: Grid, cut: Cut) -> list[State]:
         found = self.space.valid_states(grid, cut)

@@ -7,6 +7,7 @@ can be to its even share of all work.
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,6 +15,19 @@ from functools import lru_cache
 _DIGITS = 3
 """Of a unit's seconds relative to the heaviest: below that, two splits are alike."""
 _HALVINGS = 24
+
+
+def num_ways(num_units: int, num_stages: int) -> int:
+    """In which every stage has a unit."""
+    return math.comb(num_units - 1, num_stages - 1)
+
+
+def few_ways(unit_s: Sequence[float], num_stages: int, few: int) -> list[tuple[int, ...]]:
+    """All ways where there are few; else the balanced one, and the most even one."""
+    if num_ways(len(unit_s), num_stages) <= few:
+        return list(itertools.combinations(range(1, len(unit_s)), num_stages - 1))
+    ways = (balanced_split(unit_s, num_stages), even_split(len(unit_s), num_stages))
+    return list(dict.fromkeys(ways))
 
 
 def even_split(num_units: int, num_stages: int) -> tuple[int, ...]:
