@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 

@@ -1,4 +1,4 @@
-"""A bound from the ways to split that are looked at where ranks have several stages, for many states.
+"""A bound from the few ways to split where ranks have several stages, for many states.
 
 Where these are few, layers of each stage are known, and what a rank must give up so that it fits: N
 bytes too many by the micro-batches in flight at its fullest moment. All stages of a rank recompute
@@ -30,14 +30,16 @@ _MOST_WAYS = 2
 """Of more no bound is made."""
 
 
-def quick_bounds_s(prices: StackPrices, leaf: Leaf, rows: StateRows, work: ShapeWork) -> Floats:
+def quick_bounds_s(
+    prices: StackPrices, leaf: Leaf, rows: StateRows, work: ShapeWork, most_ways: int = _MOST_WAYS
+) -> Floats:
     """The longest of a rank's work after what its first stage waits for, the least over all ways to
-    split: [n]. 0 where these are many, infinite where no rank of any way fits.
+    split: [n]. 0 where these are many, infinite where a rank does not fit, whatever the way.
 
-    ``leaf``: whatever its state.
+    ``leaf``: under any state.
     """
     ways = prices.ways_to_split(leaf)
-    if len(ways) > _MOST_WAYS:
+    if len(ways) > most_ways:
         return np.zeros(len(rows.first_bytes))
     bounds = [_Look(prices, leaf, rows, work, starts).bound_s() for starts in ways]
     return np.asarray(np.minimum.reduce(bounds) * (1 - SLACK))
@@ -109,7 +111,8 @@ class _Look:
         """
         layers, fullest = self._layers, self._fullest
         if len(layers) > 1 or "recompute" in self.prices.space.fixed:
-            return np.maximum((fullest * (layers.sum(axis=0) > 0.0)).max(axis=1), 1.0)[:, None]
+            highest: Floats = (fullest * (layers.sum(axis=0) > 0.0)).max(axis=1)
+            return np.maximum(highest, 1.0)[:, None]
         counts = np.arange(1.0, max(1.0, layers.max()) + 1.0)
         done = np.minimum(layers[0][:, :, None], counts)
         freed = (done * fullest[:, :, None]).sum(axis=1) / np.maximum(done.sum(axis=1), 1.0)
@@ -120,10 +123,10 @@ class _Look:
         grid, cut, rows = self.leaf.grid, self.leaf.cut, self.rows
         layer, head = self.prices.least_moments(grid, cut)
         live = self.prices.most_live_bytes(grid, cut)
-        room = live - layer - np.einsum("krc,kn->rn", self._layers, rows.held)
+        room: Floats = live - layer - np.einsum("krc,kn->rn", self._layers, rows.held)
         room[0] -= rows.first_bytes
         room[self._ranks[-1]] -= rows.last_bytes + max(0.0, head - layer)
-        return np.asarray(room)
+        return room
 
     def _again_s(self) -> Floats:
         """What each rank's micro-batch adds by gathering, moving and computing again: [ranks, n];

@@ -52,7 +52,7 @@ _LEVEL = 0.01
 _RUNNER_UP_NODES = 400
 """How many more nodes are opened for runners-up once the best is proven."""
 _RUNNER_UP_SIMULATIONS = 24
-_DIVES = 1
+_DIVES = 24
 """Simulations of plain layouts before the search proper."""
 _DIVE_MICRO_BATCHES = 2
 """Dives look at so many of the smallest micro-batches."""
@@ -168,7 +168,7 @@ class _Search:
         """Of as many as are asked for."""
         self._too_big: set[Leaf] = set()
         """Leaves of which no layout fits."""
-        self.is_proving, self.is_diving = True, False
+        self.is_proving, self.is_diving, self.is_shallow = True, False, False
 
     # The books
 
@@ -219,14 +219,18 @@ class _Search:
         )  # fmt: skip
 
     def _dive(self) -> None:
-        """Look at plain states alone, to have a good layout early."""
+        """Look at plain states alone, to have a good layout early: first with as few stages a rank
+        as there may be, then with more."""
         self.is_diving = True
-        self._push_shapes()
-        self._advance_until(
-            lambda: self.simulations >= _DIVES or self._is_proven() or self._is_late()
-        )
+        for self.is_shallow in (True, False):
+            self._push_shapes()
+            self._advance_until(self._has_dived(self.simulations + _DIVES))
+            self.heap, self.aside, self._too_big = [], [], set()
         self.is_diving = False
-        self.heap, self.aside, self._too_big = [], [], set()
+
+    def _has_dived(self, last: int) -> Callable[[], bool]:
+        """``last``: how many simulations there are then."""
+        return lambda: self.simulations >= last or self._is_proven() or self._is_late()
 
     def _find_runners_up(self) -> None:
         """Go on in strict order of the bounds, for a while."""
@@ -407,6 +411,9 @@ class _Search:
             bound_s = step_bound_s(node.work, node.grid, pipeline, kinds)
             if bound_s < self.limit_s():
                 found.append((bound_s, pipeline))
+        if self.is_diving:
+            fewest = min((one.vpp for one in self.space.valid_pipelines(node.grid)), default=1)
+            found = [one for one in found if (one[1].vpp == fewest) == self.is_shallow]
         return sorted(found)
 
     def _quickly_bounded(

@@ -16,11 +16,12 @@ from shardwright.planner.stacks.bounds import (
     whole_bound_s,
 )
 from shardwright.planner.stacks.choices import Cut, Grid, Leaf, StackChoices
-from shardwright.planner.stacks.interleaving import Interleaving
 from shardwright.planner.stacks.leaves import LeafSolver
 from shardwright.planner.stacks.prices import StackPrices
+from shardwright.planner.stacks.quick import quick_bounds_s
 from shardwright.planner.stacks.rooms import SLACK
 from shardwright.planner.stacks.space import FEW_INTERLEAVED, StackSpace
+from shardwright.planner.stacks.splits import num_ways
 from shardwright.planner.stacks.stages import StagePricer
 from shardwright.specs import ScheduleName
 from tests.planner.stacks.small import num_stages, pricer_of
@@ -68,7 +69,6 @@ class BoundChecker:
             "token": self.prices.least_token_s(grid, leaf.cut) * tokens,
             "shape": work.total_s * passes * work.overlap_ratio * (1 - SLACK),
             "step": whole_bound_s(work, leaf, step_s, 0.0, after),
-            "quick": self.solver(leaf).quick_bound_s(),
         }
 
     def bounds_of_fitting(self, leaf: Leaf) -> dict[str, float]:
@@ -80,6 +80,7 @@ class BoundChecker:
             self._leaf[leaf] = {
                 "rooms": whole_bound_s(work, leaf, 0.0, busy_s, after),
                 "solver": self.solver_s(leaf),
+                "quick": self.quick_s(leaf),
             }
         return self._leaf[leaf]
 
@@ -94,12 +95,18 @@ class BoundChecker:
         (busy_s,) = least_busy_s(self.prices, leaf, rows, work, path, limit_s)
         return busy_s * (1 - SLACK)
 
+    def quick_s(self, leaf: Leaf) -> float:
+        """From the few ways to split; 0 where a rank has one stage."""
+        if leaf.pipeline.vpp == 1:
+            return 0.0
+        rows = state_rows(self.prices, leaf.grid, leaf.cut, [leaf.state])
+        most = FEW_INTERLEAVED
+        return float(quick_bounds_s(self.prices, leaf, rows, self.work(leaf), most)[0])
+
     def solver_s(self, leaf: Leaf) -> float:
         """The first way to complete a leaf; 0 where not all ways are looked at."""
         units = self.space.problem.num_units
-        if leaf.pipeline.vpp > 1 and Interleaving.num_ways(units, num_stages(leaf)) > (
-            FEW_INTERLEAVED
-        ):
+        if leaf.pipeline.vpp > 1 and num_ways(units, num_stages(leaf)) > (FEW_INTERLEAVED):
             return 0.0
         first = self.solver(leaf).next_split()
         return math.inf if first is None else first.bound_s

@@ -9,8 +9,7 @@ import pytest
 from shardwright.cost_models.pipeline.orders import ranks_of_stages
 from shardwright.planner.problem import ChoiceValue, Constraints
 from shardwright.planner.stacks.choices import Leaf
-from shardwright.planner.stacks.interleaving import Interleaving
-from shardwright.planner.stacks.splits import even_split
+from shardwright.planner.stacks.splits import even_split, num_ways
 from tests.planner.conftest import tiny_model
 from tests.planner.stacks.bound_checker import BoundChecker
 from tests.planner.stacks.small import every_leaf, problem
@@ -44,7 +43,7 @@ def starts_of(checker: BoundChecker) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("schedule", ["interleaved-1f1b", "zb-v", "dualpipev"])
 def test_of_few_ways_all_are_looked_at(schedule: str) -> None:
     checker = checker_of(4, schedule)
-    assert Interleaving.num_ways(6, 4) == 10
+    assert num_ways(6, 4) == 10
     assert sorted(starts_of(checker)) == list(itertools.combinations(range(1, 6), 3))
 
 
@@ -77,5 +76,4 @@ def test_its_bounds_are_below_the_simulated_step(schedule: str) -> None:
     assert split is not None
     layout = solver.choices(split).layout(checker.space.problem, checker.space.others)
     step_s = checker.pricer.step_time_s(layout)
-    assert 0.0 < solver.quick_bound_s() <= step_s
     assert 0.8 * step_s < split.bound_s <= step_s
