@@ -34,10 +34,17 @@ from shardwright.hardware_profiles.stacks import Fitted, stack_parameters
 from shardwright.planner.engine import Engine, engine_for
 from shardwright.planner.layouts import layout_of
 from shardwright.planner.problem import ChoiceValue, Constraints, Problem
+from shardwright.planner.validation.pricers import Remembering
 from shardwright.planner.validation.problem import CaseMaker
 from shardwright.planner.validation.results import Job, RowResult, evaluate, prepare
 from shardwright.planner.validation.stack_fits import StackPricer, calibrated, run_defaults
-from shardwright.specs import AttentionBlock, Candidate, InputError, Layout, SoftwareSpec
+from shardwright.specs import (
+    AttentionBlock,
+    Candidate,
+    InputError,
+    Layout,
+    SoftwareSpec,
+)
 from shardwright.specs.world import divisors
 
 PAGE = Path("docs/explanation/replay.md")
@@ -78,16 +85,20 @@ def with_numbers(
 # Plans
 
 
-def even_stages(num_layers: int, balances_embedding: bool, most: int) -> Iterator[tuple[int, ...]]:
-    """The layers at which stages stop, for every pipeline that deals layers out evenly, with
-    embedding and head counted as layers where that is done."""
+def even_stages(num_layers: int, num_gpus: int) -> Iterator[tuple[int, ...]]:
+    """The layers at which stages stop, for every pipeline on so many GPUs that deals layers out
+    evenly."""
     for pp in divisors(num_layers):
-        if pp <= most:
+        if num_gpus % pp == 0:
             each = num_layers // pp
             yield tuple(range(each, num_layers + 1, each))
-    for pp in divisors(num_layers + 2) if balances_embedding else ():
+
+
+def balanced_stages(num_layers: int, num_gpus: int) -> Iterator[tuple[int, ...]]:
+    """The same with embedding and head counted as a layer each."""
+    for pp in divisors(num_layers + 2):
         each = (num_layers + 2) // pp
-        if 1 < pp <= most and each > 1:
+        if pp > 1 and each > 1 and num_gpus % pp == 0:
             yield (*range(each - 1, num_layers, each), num_layers)
 
 
@@ -111,11 +122,11 @@ class Planner:
     def by_rule(self) -> Candidate | None:
         """The layout of "tp8 first": the fewest stages that fit, then the largest micro-batch."""
         world, batch = self.problem.world, self.problem.training.global_batch
-        most = world // GPUS_PER_NODE
-        stops = even_stages(self.problem.num_layers, self.balances_embedding, most)
+        nodes = world // GPUS_PER_NODE
+        stops = [*even_stages(self.problem.num_layers, nodes), *self._balanced(nodes)]
         for stages in sorted(stops, key=len):
-            dp, over = divmod(most, len(stages))
-            for micro_batch in () if over else (16, 8, 4, 2, 1):
+            dp = nodes // len(stages)
+            for micro_batch in (16, 8, 4, 2, 1):
                 if batch % (dp * micro_batch) == 0:
                     layout = self._ruled(stages, micro_batch)
                     prediction = self.engine.predict(layout)
@@ -135,16 +146,16 @@ class Planner:
 
     def _shortest(self, fixed: Mapping[str, ChoiceValue]) -> Candidate | None:
         found = [self._search(fixed)]
-        if self.balances_embedding:
-            layers, world = self.problem.num_layers, self.problem.world
-            usual = set(even_stages(layers, False, world))
-            found += [
-                self._search({**fixed, "stages": stages}, without_uneven=False)
-                for stages in even_stages(layers, True, world)
-                if stages not in usual
-            ]
+        found += [
+            self._search({**fixed, "stages": stages}, without_uneven=False)
+            for stages in self._balanced(self.problem.world)
+        ]
         fitting = [one for one in found if one is not None]
         return min(fitting, key=lambda one: one.prediction.step_time_s, default=None)
+
+    def _balanced(self, num_gpus: int) -> Iterator[tuple[int, ...]]:
+        if self.balances_embedding:
+            yield from balanced_stages(self.problem.num_layers, num_gpus)
 
     def _search(
         self, fixed: Mapping[str, ChoiceValue], *, without_uneven: bool = True
@@ -204,7 +215,8 @@ def after_one_trial(
     summaries, sums = [], dict.fromkeys((job.row.id for job in jobs), 0.0)
     for chosen in timed:
         rest = [index for index in range(len(jobs)) if index != chosen]
-        results = evaluate([jobs[i] for i in rest], calibrated([jobs[chosen]], known))
+        pricer = Remembering.of(calibrated([jobs[chosen]], known))
+        results = evaluate([jobs[i] for i in rest], pricer)
         summaries.append(summary([asked[i] for i in rest], results))
         for result in results:
             sums[result.id] += result.predicted_step_time_s or 0.0

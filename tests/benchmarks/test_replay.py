@@ -12,6 +12,7 @@ from benchmarks.replay import (
     PAGE,
     PLOT,
     Planner,
+    balanced_stages,
     even_stages,
     jobs_of,
     question_of,
@@ -39,18 +40,20 @@ def last_job() -> Job:
 
 class TestStages:
     def test_layers_alone(self) -> None:
-        assert list(even_stages(6, False, 4)) == [(6,), (3, 6), (2, 4, 6)]
+        assert list(even_stages(6, 12)) == [
+            (6,), (3, 6), (2, 4, 6), (1, 2, 3, 4, 5, 6)
+        ]  # fmt: skip
+        assert list(even_stages(6, 4)) == [(6,), (3, 6)]
 
     def test_embedding_and_head_stand_for_a_layer_each(self) -> None:
         # 4 layers and 2: halves of 3 hold 2 layers each, thirds of 2 hold 1, 2 and 1.
-        assert list(even_stages(4, True, 4)) == [
-            (4,), (2, 4), (1, 2, 3, 4), (2, 4), (1, 3, 4)
-        ]  # fmt: skip
+        assert list(balanced_stages(4, 6)) == [(2, 4), (1, 3, 4)]
+        assert list(balanced_stages(4, 4)) == [(2, 4)]
 
     def test_bloom_as_its_readme_has_it(self) -> None:
         sizes = [
             tuple(b - a for a, b in zip((0, *stops), stops, strict=False))
-            for stops in even_stages(70, True, 12)
+            for stops in balanced_stages(70, 384)
         ]
         assert (5, *[6] * 10, 5) in sizes
 
@@ -105,8 +108,8 @@ class TestPlanner:
         stops = tuple(stage.layers[1] for stage in layout.stages)
         larger = planner.engine.predict(planner._ruled(stops, layout.micro_batch * 2))
         assert larger.memory_verdict != "fits"
-        for fewer in even_stages(70, True, layout.pp - 1):
-            if 48 % len(fewer) == 0 and 2048 % (48 // len(fewer)) == 0:
+        for fewer in (*even_stages(70, 48), *balanced_stages(70, 48)):
+            if len(fewer) < layout.pp and 2048 % (48 // len(fewer)) == 0:
                 peak = planner.engine.predict(planner._ruled(fewer, 1))
                 assert peak.memory_verdict != "fits", fewer
 
