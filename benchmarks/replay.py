@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.replay_facts import (
+    ELSEWHERE,
     FIXED,
     FORBIDDEN,
     GPUS_PER_NODE,
@@ -240,6 +241,7 @@ def replay() -> Story:
         tuple(answers(asked, jobs, known)),
         anchored,
         means,
+        summary(asked, evaluate(jobs, StackPricer(numbers(ELSEWHERE)))),
         summary(asked, evaluate(jobs, StackPricer())),
         answers(last, last_jobs, known)[0],
         evaluate(last_jobs, StackPricer(known))[0],

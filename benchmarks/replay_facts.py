@@ -57,6 +57,9 @@ LAUNCHED_RUN = {"tp": 4, "pp": 12, "dp": 8, "micro_batch": 2, "batch": 2048, "st
 """README, "Replica setup"; 105 seconds a step in its formula for the days that are left."""
 
 _HERE = Path(__file__).parent
+UNSEEN, ELSEWHERE = _HERE / "replay_unseen.json", _HERE / "replay_elsewhere.json"
+"""Numbers of the cost model without any run of Megatron-DeepSpeed, and without BigScience's alone;
+written by ``python -m benchmarks.replay_fit``."""
 _MEMORY_NOTE = "max over first/last pipeline ranks, nvidia-smi"
 _BALANCED = "embedding counted as a layer"
 
@@ -77,10 +80,8 @@ class Trial:
 
 
 @cache
-def numbers() -> Fitted:
-    """What is known of software and kernels from all runs but those of Megatron-DeepSpeed; written
-    by ``python -m benchmarks.replay_fit``."""
-    path = _HERE / "replay_numbers.json"
+def numbers(path: Path = UNSEEN) -> Fitted:
+    """What is known of software and kernels without the sweep."""
     return Fitted.from_json(path.read_text(encoding="utf-8"), source=path.name)
 
 

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.replay_facts import (
     CHRONICLE,
+    ELSEWHERE,
     FIRST_DAY,
     FIXED,
     FORBIDDEN,
     LAST_DAY,
     NUM_DAYS,
     README,
+    STACK,
     Trial,
     numbers,
     shape_in_words,
@@ -116,6 +118,7 @@ def knowledge_rows(story: Story) -> Iterator[Row]:
     """The scores for each state of knowledge, and for rules without any."""
     yield "nothing of the software", *_summary_cells(story.unseen_summary)
     yield f"one trial (mean of {story.anchored.num_choices})", *_mean_cells(story.anchored)
+    yield f"{num_elsewhere()} runs of it elsewhere", *_summary_cells(story.elsewhere)
     yield "the catalogue: saw them all", *_summary_cells(story.catalogue)
     for name, regrets in (
         ("tp8 first", rule_regrets(story.trials)),
@@ -166,6 +169,11 @@ def headline(story: Story) -> str:
 
 def _num_known_runs() -> int:
     return sum(numbers().num_runs.values())
+
+
+def num_elsewhere() -> int:
+    """Runs of the very software that were not BigScience's."""
+    return numbers(ELSEWHERE).num_runs[STACK]
 
 
 def tensor_words(story: Story) -> str:
@@ -241,7 +249,8 @@ def cost_words(story: Story) -> Iterator[str]:
     confirm = 2 * one.step_time_s * (one.num_gpus or 0) / 3600
     yield (
         "The plans take seconds on one core. One trial that confirms the plan of the shape that was"
-        f" launched: {confirm:.0f} GPU-hours and its start."
+        f" launched: {confirm:.0f} GPU-hours and its start. A plan does not replace the trials that"
+        " settle what its model cannot order, here the micro-batch."
     )
 
 
@@ -363,8 +372,9 @@ def _page(story: Story) -> Iterator[str]:
         f"{_markdown(KNOWLEDGE_HEADINGS, list(knowledge_rows(story)))}\n\n"
         "*order*: pairs that differ by more than 5 % and are predicted in the same order; of one"
         " shape, by step; of one section of the chronicle, by seconds a sequence. *one trial*:"
-        " calibrated on each trial in turn, the others scored. *the catalogue*: for comparison; its"
-        " numbers were fitted to these trials among others."
+        " calibrated on each trial in turn, the others scored. *elsewhere*: all runs but"
+        " BigScience's are known; the same software trained MT-NLG. *the catalogue*: for"
+        " comparison; its numbers were fitted to these trials among others."
     )
     yield pick_words(story)
     yield order_words(story)
@@ -407,6 +417,7 @@ def _caveats() -> str:
         f"- Sources: [the chronicle]({CHRONICLE}) for the trials, each with its line in"
         f" `benchmarks/replay_runs.toml`; [the README of the training]({README}) for what was"
         " launched.\n"
-        "- The numbers are in `benchmarks/replay_numbers.json`; `python -m benchmarks.replay_fit`"
-        " makes them from published runs."
+        "- The numbers are in `benchmarks/replay_unseen.json` and"
+        " `benchmarks/replay_elsewhere.json`; `python -m benchmarks.replay_fit` makes them from"
+        " published runs."
     )

@@ -65,6 +65,8 @@ class Story:
     """After one trial; means over which."""
     anchored_means_s: Mapping[str, float]
     """Of each trial, the mean of its predictions by models that saw one other trial."""
+    elsewhere: Summary
+    """With the numbers that runs of the software by others gave."""
     catalogue: Summary
     """With the catalogue's numbers, which saw the sweep."""
     launched: Answer

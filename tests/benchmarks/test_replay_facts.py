@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.replay_facts import STACK, launched, numbers, shape_in_words, trials
+from benchmarks.replay_facts import ELSEWHERE, STACK, launched, numbers, shape_in_words, trials
+from shardwright.hardware_profiles.stacks import fitted
 from shardwright.planner.validation.clusters import profile_of
 from shardwright.planner.validation.problem import CaseMaker
 from shardwright.planner.validation.results import Job, prepare
@@ -99,6 +100,12 @@ def test_every_trial_has_one_layout() -> None:
 
 
 class TestNumbers:
+    def test_elsewhere_the_software_was_run_but_not_by_big_science(self) -> None:
+        known = numbers(ELSEWHERE)
+        assert "none of BigScience's sweep" in known.fitted_from
+        assert known.num_runs[STACK] == 3  # MT-NLG's
+        assert known.stacks[STACK] != fitted().stacks[STACK]
+
     def test_they_know_no_run_of_that_software(self) -> None:
         known = numbers()
         assert f"none of {STACK}" in known.fitted_from
