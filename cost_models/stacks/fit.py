@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.cost_models.stacks.parts import PartName, part_seconds
 from shardwright.cost_models.stacks.step import StackModel
 from shardwright.specs import Layout
 
@@ -53,7 +54,7 @@ class Free:
 
 @dataclass(slots=True, eq=False)
 class Observation:
-    """One measured step. Observations of one job may share a model."""
+    """One measured step, or a part of one. Observations of one job may share a model."""
 
     model: StackModel
     layout: Layout
@@ -62,6 +63,15 @@ class Observation:
     """Every parameter that is not estimated."""
     scopes: frozenset[str]
     weight: float = 1.0
+    part: PartName = "step"
+    """What was measured."""
+    of_last_rank: bool = False
+    """Whether a part is that of the last pipeline rank."""
+
+    @property
+    def predicted_s(self) -> float:
+        """By the model's present parameters."""
+        return part_seconds(self.model, self.layout, self.part, of_last_rank=self.of_last_rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +173,7 @@ def predict(observations: Sequence[Observation], free: Sequence[Free], z: Vector
             parameters |= by_scope.get(scope, {})
         first.model.reprice(parameters)
         for index in indices:
-            seen = observations[index]
-            found[index] = math.log(seen.model.step_time_s(seen.layout))
+            found[index] = math.log(observations[index].predicted_s)
     return found
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_models.stacks.fit import Fit, Free, Observation, fit, spreads
+from shardwright.cost_models.stacks.parts import PartName
 from shardwright.cost_models.stacks.step import layer_name
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.stacks import (
@@ -53,6 +54,10 @@ MEANINGS = {
 }
 """Every number that is learned, in words."""
 
+PART_ERROR = 0.10
+"""Of a part that was timed by itself, of the logarithm: timers start and end where the software
+finds it convenient, and hold a little of their neighbours."""
+_NORMAL_P975 = 1.96
 FEWEST_FOR_BAND = 5
 """Configurations whose errors, each when it is left out, make a band of their own."""
 UNLEARNED = 0.9
@@ -85,10 +90,10 @@ class Learned:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """One standard deviation below and above the estimate."""
+        """Where it lies with a probability of 95 %."""
         scale = Free(self.name, "", self.after, self.spread_after, self.is_fraction)
-        at = scale.scaled(self.after)
-        return scale.value(at - self.spread_after), scale.value(at + self.spread_after)
+        at, half = scale.scaled(self.after), _NORMAL_P975 * self.spread_after
+        return scale.value(at - half), scale.value(at + half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,18 @@ class RunCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class PartCheck:
+    """A part of a run's step that was timed by itself, beside its predictions."""
+
+    id: str
+    """Of the run."""
+    name: PartName
+    measured_s: float
+    before_s: float
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Lesson:
     """What the runs taught."""
 
@@ -117,6 +134,7 @@ class Lesson:
     band_source: str
     runs: tuple[RunCheck, ...]
     num_configurations: int
+    parts: tuple[PartCheck, ...] = ()
 
     def median_error(self, when: str) -> float | None:
         """Of abs(predicted / measured - 1) ``before``, ``after`` or ``left_out``."""
@@ -147,15 +165,17 @@ def learn(jobs: Sequence[Job], known: Fitted | None = None) -> Lesson:
     free = _own([one for scope in scopes for one in local_free(scope, known)], profile, stack)
     for job, one in pairs:
         one.base = stack_parameters(stack, job.case.profile, known)
-    found = [one for _, one in pairs]
-    before = _step_times(found, {})
+    timed = [(index, one) for index, pair in enumerate(pairs) for one in _parts(*pair)]
+    owners = [*range(len(pairs)), *(index for index, _ in timed)]
+    found = [*(one for _, one in pairs), *(one for _, one in timed)]
+    before = _predicted(found, {})
     result = fit(found, free, noise=WITHIN_LAYER)
     names = [_layer_of(job, one) for job, one in pairs]
-    left = result.measured - result.predicted
+    left = (result.measured - result.predicted)[: len(pairs)]
     layers = {name: math.exp(shared) for name, shared in _shared(left, names).items()}
-    after = _step_times(found, _values(result) | _on_top(layers, found[0].base))
+    after = _predicted(found, _values(result) | _on_top(layers, found[0].base))
     groups = _configurations(pairs)
-    left_out = _left_out(result, names, groups)
+    left_out = _left_out(result, names, groups, owners)
     band, source = _band(left_out, groups, known, profile, stack)
     return Lesson(
         stack=stack,
@@ -172,7 +192,24 @@ def learn(jobs: Sequence[Job], known: Fitted | None = None) -> Lesson:
             for i, (job, one) in enumerate(pairs)
         ),
         num_configurations=len(set(groups)),
+        parts=tuple(
+            PartCheck(pairs[owner][0].row.id, one.part, one.measured_s, before[i], after[i])
+            for i, (owner, one) in enumerate(timed, start=len(pairs))
+        ),
     )  # fmt: skip
+
+
+def _parts(job: Job, whole: Observation) -> list[Observation]:
+    """What of a run's step was timed by itself, where the model has such a part."""
+    weight = whole.weight * (WITHIN_LAYER / PART_ERROR) ** 2
+    found = [
+        replace(
+            whole, measured_s=part.seconds, weight=weight, part=part.name,
+            of_last_rank=part.of_last_rank,
+        )
+        for part in job.parts
+    ]  # fmt: skip
+    return [one for one in found if one.predicted_s > 0.0]
 
 
 def refuse_absurd(run: RunCheck) -> None:
@@ -204,12 +241,12 @@ def _own(free: Sequence[Free], profile: HardwareProfile, stack: str) -> list[Fre
     return made
 
 
-def _step_times(found: Sequence[Observation], values: Mapping[str, float]) -> list[float]:
+def _predicted(found: Sequence[Observation], values: Mapping[str, float]) -> list[float]:
     """Predicted seconds with these numbers in place of the base's."""
     times = []
     for one in found:
         one.model.reprice({**one.base, **values})
-        times.append(one.model.step_time_s(one.layout))
+        times.append(one.predicted_s)
     return times
 
 
@@ -268,10 +305,13 @@ def _configurations(pairs: Sequence[tuple[Job, Observation]]) -> list[int]:
 
 
 def _left_out(
-    result: Fit, names: Sequence[str | None], groups: Sequence[int]
+    result: Fit, names: Sequence[str | None], groups: Sequence[int], owners: Sequence[int]
 ) -> list[float] | None:
     """Logarithm of measured over predicted of each run, predicted by the other configurations (to
-    first order around the estimate); None where these are fewer than `FEWEST_FOR_BAND`."""
+    first order around the estimate); None where these are fewer than `FEWEST_FOR_BAND`.
+
+    ``owners``: by observation, the run that it is of; runs come first.
+    """
     if len(set(groups)) < FEWEST_FOR_BAND:
         return None
     found = [0.0] * len(groups)
@@ -279,11 +319,12 @@ def _left_out(
     for index, group in enumerate(groups):
         members[group].append(index)
     for own in members.values():
-        kept = np.ones(len(groups), dtype=bool)
-        kept[own] = False
+        kept = np.array([owner not in own for owner in owners])
         z = result.without(kept)
         left = result.measured - result.predicted - result.jacobian @ (z - result.z)
-        shared = _shared(left, [name if kept[i] else None for i, name in enumerate(names)])
+        shared = _shared(
+            left[: len(groups)], [name if kept[i] else None for i, name in enumerate(names)]
+        )
         for i in own:
             found[i] = float(left[i]) - shared.get(names[i] or "", 0.0)
     return found

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from shardwright.cost_models.stacks.parts import PartTime
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.planner.validation.candidates import layouts_of, spares_of
 from shardwright.planner.validation.choose import Predictor, Pricer, choose
@@ -36,6 +37,8 @@ class Job:
     layouts: tuple[Layout, ...]
     spares: tuple[Layout, ...] = ()
     """To fall back on where none of the layouts fits."""
+    parts: tuple[PartTime, ...] = ()
+    """What of the step was timed by itself."""
 
     @property
     def row(self) -> Row:

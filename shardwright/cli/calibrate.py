@@ -248,7 +248,7 @@ def as_dict(taught: Taught, path: Path) -> dict[str, Any]:
             {
                 "name": one.name, "unit": one.unit, "before": one.before, "after": one.after,
                 "spread_before": one.spread_before, "spread_after": one.spread_after,
-                "learned": one.is_learned, "meaning": _meaning(one),
+                "interval_95": list(one.ends), "learned": one.is_learned, "meaning": _meaning(one),
             }
             for one in lesson.parameters
         ],
@@ -259,6 +259,13 @@ def as_dict(taught: Taught, path: Path) -> dict[str, Any]:
                 "after_s": run.after_s, "left_out_s": run.left_out_s, "outlier": run.is_outlier,
             }
             for run in lesson.runs
+        ],
+        "parts": [
+            {
+                "id": part.id, "part": part.name, "measured_s": part.measured_s,
+                "before_s": part.before_s, "after_s": part.after_s,
+            }
+            for part in lesson.parts
         ],
         "median_error": {
             when: lesson.median_error(when) for when in ("before", "after", "left_out")
@@ -322,14 +329,15 @@ def _print(taught: Taught, path: Path) -> None:
         *_log_lines(taught.logs),
         *([_tables.assumed_in_words(taught.assumed)] if taught.assumed else []),
     )
-    table = _output.table("parameter", "before", "after", "known to", "", "what it means")
+    table = _output.table("parameter", "before", "after", "95 % within", "", "what it means")
     for one in lesson.parameters:
         low, high = one.ends
         table.add_row(
             one.name, f"{one.before:.3g} {unit_of(one)}", f"{one.after:.3g} {unit_of(one)}",
             f"{low:.3g} to {high:.3g}", "" if one.is_learned else "as before", _meaning(one),
         )  # fmt: skip
-    _output.print_tables(table, _runs_table(lesson))
+    tables = [_parts_table(lesson)] if lesson.parts else []
+    _output.print_tables(table, _runs_table(lesson), *tables)
     _output.print_lines(*_verdict(lesson), "", *_next(taught, path))
 
 
@@ -358,6 +366,21 @@ def _runs_table(lesson: Lesson) -> Table:
             else:
                 cells += [format_seconds(seconds), f"{seconds / run.measured_s - 1.0:+.1%}"]
         table.add_row(run.id, format_seconds(run.measured_s), *cells)
+    return table
+
+
+def _parts_table(lesson: Lesson) -> Table:
+    """What of the steps was timed by itself, the worst after calibration first."""
+    from shardwright.cli import _output
+    from shardwright.specs.units import format_seconds
+
+    table = _output.table("part of a step", "of run", "measured", "before", "", "after", "")
+    worst = sorted(lesson.parts, key=lambda part: -abs(part.after_s / part.measured_s - 1.0))
+    for part in worst[:MOST_ROWS]:
+        cells = []
+        for seconds in (part.before_s, part.after_s):
+            cells += [format_seconds(seconds), f"{seconds / part.measured_s - 1.0:+.1%}"]
+        table.add_row(part.name, part.id, format_seconds(part.measured_s), *cells)
     return table
 
 

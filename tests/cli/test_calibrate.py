@@ -227,7 +227,7 @@ class TestLogs:
             "torchtitan, 620 ms (median of 4 of 6 prints; left out: 1 of"
             " warm-up, 1 slower than the rest; from tokens per second and GPU)",
             "reserved: at most 41.2 GiB in the log", "software torchtitan (the log's kind)",
-            "before", "after", "known to",
+            "before", "after", "95 % within",
         ):  # fmt: skip
             assert words in ending.out
 

@@ -10,18 +10,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardwright.cost_models.pricing import step_model
+from shardwright.cost_models.stacks.step import StackModel
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.resolve import resized
-from shardwright.planner.calibration.logs.reading import LogKind, LogReading, MemoryKind
+from shardwright.planner.calibration.logs.reading import LogKind, LogReading
 from shardwright.planner.calibration.logs.steady import Steady, steady_step
+from shardwright.planner.calibration.logs.timers import part_times
 from shardwright.planner.calibration.logs.times import Size
 from shardwright.planner.calibration.runs import job_of_step
 from shardwright.planner.layout_text import normalise_choices
 from shardwright.planner.layouts import layout_of
 from shardwright.planner.problem import ChoiceValue, Problem
 from shardwright.planner.question import SOFTWARE, Training, complete_training, software_named
-from shardwright.planner.validation.results import Job, KnowsMemoryKinds
-from shardwright.planner.validation.rows import MemoryKind as Counted
+from shardwright.planner.validation.results import Job
 from shardwright.planner.validation.rows import RowModel
 from shardwright.planner.validation.shapes import Assumptions, model_of
 from shardwright.specs import InputError, Layout, ModelSpec, SoftwareSpec
@@ -83,22 +84,19 @@ def memory_checks(found: LogJob) -> tuple[MemoryCheck, ...]:
     """What the log reports of memory beside what is predicted; memory is not calibrated."""
     case = found.job.case
     model = step_model(case.model, case.training, case.profile, case.software)
-    if not isinstance(model, KnowsMemoryKinds):
+    if not isinstance(model, StackModel):
         return ()
     (layout,) = found.job.layouts
+    live = [rank.total_bytes - rank.fixed for rank in model.memory(layout)]
     checks = []
-    for what, kind, counted in _MEMORY:
-        sizes = found.log.memory_bytes(kind)
-        if sizes:
-            predicted = max(model.memory_of_kind(layout, counted))
-            checks.append(MemoryCheck(what, max(sizes), float(predicted)))
+    allocated = found.log.memory_bytes("max_allocated")
+    reserved = found.log.memory_bytes("max_reserved")
+    if allocated:
+        checks.append(MemoryCheck("allocated", max(allocated), float(max(live))))
+    if reserved:
+        most = max(model.memory_of_kind(layout, "reserved"))
+        checks.append(MemoryCheck("reserved", max(reserved), float(most)))
     return tuple(checks)
-
-
-_MEMORY: tuple[tuple[str, MemoryKind, Counted], ...] = (
-    ("allocated", "max_allocated", "allocated_or_unknown"),
-    ("reserved", "max_reserved", "reserved"),
-)
 
 
 def log_job(log: LogReading, given: Given) -> LogJob:
@@ -126,13 +124,15 @@ def log_job(log: LogReading, given: Given) -> LogJob:
         assumed[SOFTWARE] = f"{software.framework} (the log's kind)"
     if world is None:
         assumed["gpus"] = str(profile.devices.num_devices)
-    layout = _layout(Problem(model, spec, profile, software), stated, given)
+    problem = Problem(model, spec, profile, software)
+    layout = _layout(problem, stated, given, is_own=log.kind == "shardwright")
     steady = steady_step(log, _size(spec.global_batch, spec.seq_len, layout))
     job = job_of_step(
         name=log.source, model=model, training=spec, profile=profile, software=software,
         layout=layout, step_time_s=steady.step_time_s,
     )  # fmt: skip
-    return LogJob(log, job, steady, assumed)
+    parts = part_times(log, steady.step_time_s, layout.micro_batches)
+    return LogJob(log, replace(job, parts=parts), steady, assumed)
 
 
 def _size(global_batch: int, seq_len: int, layout: Layout) -> Size:
@@ -243,8 +243,12 @@ def _listed(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _layout(problem: Problem, stated: Mapping[str, Any], given: Given) -> Layout:
-    """The stated choices under the given ones; raises `InputError`."""
+def _layout(problem: Problem, stated: Mapping[str, Any], given: Given, *, is_own: bool) -> Layout:
+    """The stated choices under the given ones; raises `InputError`.
+
+    Where no stages are given, those of other software hold equally many layers each, if these
+    divide; the ends come on top.
+    """
     said = {name: stated[name] for name in _CHOICES if stated.get(name) is not None}
     choices = dict(normalise_choices({**said, **(given.choices or {})}))
     degrees = [int(str(choices.get(name, 1))) for name in ("tp", "cp", "pp")]
@@ -253,4 +257,8 @@ def _layout(problem: Problem, stated: Mapping[str, Any], given: Given) -> Layout
         choices.pop("sequence_parallel", None)
     if replicas * degrees[1] <= 1 and "zero" not in (given.choices or {}):
         choices.pop("zero", None)
+    count = degrees[2] * int(str(choices.get("vpp", 1)))
+    if "stages" not in choices and not is_own and count > 1 and problem.num_layers % count == 0:
+        each = problem.num_layers // count
+        choices["stages"] = tuple(each * (stage + 1) for stage in range(count))
     return layout_of(problem, choices)

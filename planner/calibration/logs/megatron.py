@@ -118,6 +118,7 @@ class MegatronLines:
             return True
         if _TIMER_TABLE.search(line):
             self._in_table = True
+            notes.marks.add("longest timers")
             notes.timers.append({})
             return True
         row = _TIMER_ROW.match(line) if self._in_table else None

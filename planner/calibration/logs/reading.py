@@ -82,7 +82,8 @@ class LogReading:
     steps: tuple[LoggedStep, ...] = ()
     memory: tuple[LoggedMemory, ...] = ()
     timers: tuple[Mapping[str, float], ...] = ()
-    """Seconds by name of what the software timed within steps; of several ranks the longest."""
+    """Seconds by name of what the software timed within steps."""
+    timers_are: Literal["of the last rank", "of the longest"] = "of the last rank"
     runtimes_s: tuple[float, ...] = ()
     """Of the whole training, as the end of it says."""
     theoretical_bytes: Mapping[str, float] = field(default_factory=lambda: _NOTHING)

@@ -99,6 +99,7 @@ def _reading(lines: Iterable[str], source: str) -> LogReading:
         steps=tuple(next((notes.steps[f] for f in _families() if notes.steps.get(f)), ())),
         memory=tuple(notes.memory),
         timers=tuple(notes.timers),
+        timers_are="of the longest" if "longest timers" in notes.marks else "of the last rank",
         runtimes_s=tuple(notes.runtimes_s),
         theoretical_bytes=notes.theoretical_bytes,
         flops_convention=FLOPS_CONVENTIONS.get(kind) if has_rate else None,

@@ -196,10 +196,10 @@ def test_nothing_that_can_be_priced(ten: list[Job]) -> None:
 
 
 def test_ends_of_a_fraction_stay_fractions() -> None:
-    one = Learned("stack.hidden_fraction", "1", 0.7, 0.9, 1.0, 2.0, is_fraction=True)
+    one = Learned("stack.hidden_fraction", "1", 0.7, 0.9, 1.0, 1.0, is_fraction=True)
     low, high = one.ends
     assert 0.5 < low < 0.9 < high < 1.0
-    ratio = Learned("stack.compute_ratio", "1", 1.0, 2.0, 0.2, math.log(2.0))
+    ratio = Learned("stack.compute_ratio", "1", 1.0, 2.0, 0.2, math.log(2.0) / 1.96)
     assert list(ratio.ends) == pytest.approx([1.0, 4.0])
 
 
