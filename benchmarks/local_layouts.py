@@ -156,7 +156,7 @@ class _Job:
 
         from shardwright.cost_models.pipeline.schedules import schedule_of
         from shardwright.runtime.ledger import Ledger
-        from shardwright.runtime.models import build_stage
+        from shardwright.runtime.models import build_rank
         from shardwright.runtime.parallel.groups import ParallelGroups
         from shardwright.runtime.step import TrainStep
 
@@ -169,8 +169,8 @@ class _Job:
         self._micro_batches = [(tokens, labels) for tokens, labels in batches]
         ledger = Ledger()
         with ledger:
-            stage = build_stage(model, layout, TRAINING, groups.coordinates.pp, groups)
-            self._step = TrainStep(stage, layout, TRAINING, groups, schedule_of(layout))
+            rank = build_rank(model, layout, TRAINING, groups)
+            self._step = TrainStep(rank, layout, TRAINING, groups, schedule_of(layout))
             self._step.run(self._micro_batches, 1e-4)
         ledger.reset_peak()
         with ledger:

@@ -30,7 +30,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.parity_cases import MODELS, SEQ_LEN, TRAINING, VOCAB_SIZE, Case, all_cases
 from benchmarks.parity_faults import FAULTS
 from shardwright.cost_models.pipeline.schedules import schedule_of
-from shardwright.runtime.models import StageModule, build_stage
+from shardwright.runtime.models import RankModule, build_rank
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.parallel.loss import IGNORE_INDEX
 from shardwright.runtime.parallel.shards import shard_of
@@ -105,19 +105,19 @@ def micro_batches(step: int, layout: Layout, dp_rank: int) -> list[MicroBatch]:
 
 def build(
     model: ModelSpec, layout: Layout, groups: ParallelGroups, training: TrainingSpec = TRAINING
-) -> StageModule:
-    """This rank's stage, its parameters moved off their initial values.
+) -> RankModule:
+    """This rank's stages, their parameters moved off their initial values.
 
     Biases and norm weights start as zeros and ones, which would hide that one was not read.
     """
-    stage = build_stage(model, layout, training, groups.coordinates.pp, groups)
-    randomise(stage)
-    return stage
+    rank = build_rank(model, layout, training, groups)
+    randomise(rank)
+    return rank
 
 
-def randomise(stage: nn.Module) -> None:
+def randomise(module: nn.Module) -> None:
     """Add noise to every parameter, keyed by its name: the same on any layout."""
-    for parameter in stage.parameters():
+    for parameter in module.parameters():
         shard = shard_of(parameter)
         generator = torch.Generator().manual_seed(zlib.crc32(shard.name.encode()))
         noise = torch.randn(shard.global_shape, generator=generator, dtype=torch.float64)
@@ -128,7 +128,9 @@ def randomise(stage: nn.Module) -> None:
 def reference(model_id: str) -> Reference:
     """One process: the whole model and the whole batch at once."""
     model = MODELS[model_id]
-    stage = build(model, Layout.of(model, TRAINING, micro_batch=24), ParallelGroups.alone())
+    stage = build(model, Layout.of(model, TRAINING, micro_batch=24), ParallelGroups.alone()).stages[
+        0
+    ]
     named = {shard_of(parameter).name: parameter for parameter in stage.parameters()}
     optimizer = _plain_adamw(named)
     losses, grad_norms = [], []
@@ -197,9 +199,9 @@ class ShardedRun:
     def __init__(self, case: Case, expected: Reference) -> None:
         layout = case.layout
         groups = ParallelGroups.create(layout)
-        stage = build(case.model, layout, groups)
+        rank = build(case.model, layout, groups)
         self.expected = expected
-        self.train = TrainStep(stage, layout, TRAINING, groups, schedule_of(layout))
+        self.train = TrainStep(rank, layout, TRAINING, groups, schedule_of(layout))
         self.batches = partial(micro_batches, layout=layout, dp_rank=groups.coordinates.dp)
 
     def gradient_error(self) -> Worst:

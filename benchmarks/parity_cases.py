@@ -186,6 +186,111 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Free choices by id, for `Layout.of`; run for GPT-2 and Llama alike."""
 
+SCHEDULED: dict[str, dict[str, Any]] = {
+    # two ranks; 24 / 3 = 8, 24 / 8 = 3 micro-batches (no multiple of pp)
+    "interleaved-pp2": {"pp": 2, "vpp": 2, "micro_batch": 3},
+    "interleaved-pp2-odd-uneven": {
+        "pp": 2, "vpp": 2, "micro_batch": 8, "boundaries": (1, 2, 2),
+    },
+    "interleaved-pp2-recompute": {"pp": 2, "vpp": 2, "micro_batch": 4, "recompute": FULL},
+    "zb-h1-pp2": {"pp": 2, "schedule": "zb-h1", "micro_batch": 3},
+    "zb-h1-pp2-odd-uneven": {
+        "pp": 2, "schedule": "zb-h1", "micro_batch": 8, "boundaries": (4,),
+    },
+    "zb-h1-pp2-recompute": {"pp": 2, "schedule": "zb-h1", "micro_batch": 4, "recompute": FULL},
+    "zb-h2-pp2": {"pp": 2, "schedule": "zb-h2", "micro_batch": 3},
+    "zb-h2-pp2-head-alone": {
+        "pp": 2, "schedule": "zb-h2", "micro_batch": 8, "boundaries": (5,),
+    },
+    "zb-v-pp2": {"pp": 2, "vpp": 2, "schedule": "zb-v", "micro_batch": 3},
+    "zb-v-pp2-odd-uneven": {
+        "pp": 2, "vpp": 2, "schedule": "zb-v", "micro_batch": 8, "boundaries": (0, 3, 5),
+    },
+    "zb-v-pp2-recompute": {
+        "pp": 2, "vpp": 2, "schedule": "zb-v", "micro_batch": 4, "recompute": FULL,
+    },
+    "dualpipev-pp2": {"pp": 2, "vpp": 2, "schedule": "dualpipev", "micro_batch": 3},
+    "dualpipev-pp2-odd-empty": {
+        "pp": 2, "vpp": 2, "schedule": "dualpipev", "micro_batch": 8, "boundaries": (2, 2, 4),
+    },
+    # three
+    "interleaved-pp3-empty": {
+        "pp": 3, "vpp": 3, "micro_batch": 6, "boundaries": (0, 1, 2, 3, 3, 4, 5, 5),
+    },
+    "zb-h1-pp3-middle-empty": {
+        "pp": 3, "schedule": "zb-h1", "micro_batch": 6, "boundaries": (3, 3),
+    },
+    "zb-v-pp3": {"pp": 3, "vpp": 2, "schedule": "zb-v", "micro_batch": 3},
+    "dualpipev-pp3": {"pp": 3, "vpp": 2, "schedule": "dualpipev", "micro_batch": 3},
+    # four: with tensor parallelism
+    "interleaved-pp2-tp2": {"pp": 2, "vpp": 2, "tp": 2, "micro_batch": 6},
+    "zb-h1-pp2-tp2-sp": {
+        "pp": 2, "schedule": "zb-h1", "tp": 2, "sequence_parallel": True, "micro_batch": 6,
+    },
+    "zb-h2-pp2-tp2": {"pp": 2, "schedule": "zb-h2", "tp": 2, "micro_batch": 6},
+    "zb-v-pp2-tp2-sp": {
+        "pp": 2, "vpp": 2, "schedule": "zb-v", "tp": 2, "sequence_parallel": True,
+        "micro_batch": 6,
+    },
+    "dualpipev-pp2-tp2-sp": {
+        "pp": 2, "vpp": 2, "schedule": "dualpipev", "tp": 2, "sequence_parallel": True,
+        "micro_batch": 6,
+    },
+    # four: with data parallelism and ZeRO
+    "interleaved-pp2-dp2": {"pp": 2, "vpp": 2, "dp": 2, "micro_batch": 3},
+    "interleaved-pp2-dp2-zero1": {"pp": 2, "vpp": 2, "dp": 2, "zero": 1, "micro_batch": 3},
+    "interleaved-pp2-dp2-zero2": {"pp": 2, "vpp": 2, "dp": 2, "zero": 2, "micro_batch": 3},
+    "interleaved-pp2-dp2-zero3": {"pp": 2, "vpp": 2, "dp": 2, "zero": 3, "micro_batch": 3},
+    "zb-h1-pp2-dp2": {"pp": 2, "schedule": "zb-h1", "dp": 2, "micro_batch": 3},
+    "zb-h1-pp2-dp2-zero1": {"pp": 2, "schedule": "zb-h1", "dp": 2, "zero": 1, "micro_batch": 3},
+    "zb-h1-pp2-dp2-zero2": {"pp": 2, "schedule": "zb-h1", "dp": 2, "zero": 2, "micro_batch": 3},
+    "zb-h1-pp2-dp2-zero3-recompute": {
+        "pp": 2, "schedule": "zb-h1", "dp": 2, "zero": 3, "micro_batch": 3, "recompute": FULL,
+    },
+    "zb-h2-pp2-dp2-zero2": {"pp": 2, "schedule": "zb-h2", "dp": 2, "zero": 2, "micro_batch": 3},
+    "zb-h2-pp2-dp2-zero3": {"pp": 2, "schedule": "zb-h2", "dp": 2, "zero": 3, "micro_batch": 3},
+    "zb-v-pp2-dp2": {"pp": 2, "vpp": 2, "schedule": "zb-v", "dp": 2, "micro_batch": 3},
+    "zb-v-pp2-dp2-zero1": {
+        "pp": 2, "vpp": 2, "schedule": "zb-v", "dp": 2, "zero": 1, "micro_batch": 3,
+    },
+    "zb-v-pp2-dp2-zero2": {
+        "pp": 2, "vpp": 2, "schedule": "zb-v", "dp": 2, "zero": 2, "micro_batch": 3,
+    },
+    "zb-v-pp2-dp2-zero3": {
+        "pp": 2, "vpp": 2, "schedule": "zb-v", "dp": 2, "zero": 3, "micro_batch": 3,
+    },
+    "dualpipev-pp2-dp2": {"pp": 2, "vpp": 2, "schedule": "dualpipev", "dp": 2, "micro_batch": 3},
+    "dualpipev-pp2-dp2-zero2": {
+        "pp": 2, "vpp": 2, "schedule": "dualpipev", "dp": 2, "zero": 2, "micro_batch": 3,
+    },
+    "dualpipev-pp2-dp2-zero3-recompute": {
+        "pp": 2, "vpp": 2, "schedule": "dualpipev", "dp": 2, "zero": 3, "micro_batch": 3,
+        "recompute": FULL,
+    },
+    # four pipeline ranks, eight in all
+    "interleaved-pp4": {"pp": 4, "vpp": 2, "micro_batch": 4},
+    "zb-h1-pp4": {"pp": 4, "schedule": "zb-h1", "micro_batch": 4},
+    "zb-v-pp4": {"pp": 4, "vpp": 2, "schedule": "zb-v", "micro_batch": 4},
+    "dualpipev-pp4": {"pp": 4, "vpp": 2, "schedule": "dualpipev", "micro_batch": 2},
+    "zb-v-tp2-sp-pp2-dp2-zero3": {
+        "tp": 2, "sequence_parallel": True, "pp": 2, "vpp": 2, "schedule": "zb-v", "dp": 2,
+        "zero": 3, "micro_batch": 3,
+    },
+    "dualpipev-tp2-pp2-dp2-zero1-recompute": {
+        "tp": 2, "pp": 2, "vpp": 2, "schedule": "dualpipev", "dp": 2, "zero": 1,
+        "micro_batch": 3, "recompute": FULL,
+    },
+    "interleaved-tp2-sp-pp2-dp2-zero2": {
+        "tp": 2, "sequence_parallel": True, "pp": 2, "vpp": 2, "dp": 2, "zero": 2,
+        "micro_batch": 3,
+    },
+    "zb-h1-tp2-sp-pp2-dp2-zero3": {
+        "tp": 2, "sequence_parallel": True, "pp": 2, "schedule": "zb-h1", "dp": 2, "zero": 3,
+        "micro_batch": 3,
+    },
+}  # fmt: skip
+"""Every schedule but GPipe and 1F1B, each with what the two meet above; for every model."""
+
 LLAMA_ONLY: dict[str, dict[str, Any]] = {
     "tp6-sp": {"tp": 6, "sequence_parallel": True, "micro_batch": 12},
 }
@@ -227,5 +332,6 @@ def all_cases() -> dict[str, Case]:
         *(Case(model, name, LAYOUTS[name]) for model in ("gpt2", "llama") for name in LAYOUTS),
         *(Case("llama", name, choices) for name, choices in LLAMA_ONLY.items()),
         *(Case("llama-tied", name, LAYOUTS[name]) for name in TIED_LLAMA),
+        *(Case(model, name, SCHEDULED[name]) for model in MODELS for name in SCHEDULED),
     ]
     return {case.id: case for case in cases}

@@ -67,7 +67,16 @@ def _stale_gathered_weights() -> AbstractContextManager[Any]:
     return patch.object(sharding, "gather_flat", repeat_own)
 
 
+def _second_half_lost() -> AbstractContextManager[Any]:
+    """Gradients that were put off arrive empty."""
+    import shardwright.runtime.parallel.deferred as deferred
+
+    deliver = deferred._deliver
+    return patch.object(deferred, "_deliver", lambda p, gradient: deliver(p, gradient * 0))
+
+
 FAULTS: dict[str, Fault] = {
+    "second-half-lost": _second_half_lost,
     "no-tp-sum": _no_tp_sum,
     "no-dp-sum": lambda: _without(lambda plan: replace(plan, replica_group=None)),
     "no-embedding-sum": lambda: _without(lambda plan: replace(plan, embedding_group=None)),

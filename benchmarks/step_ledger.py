@@ -67,8 +67,8 @@ class StepRecord:
 def run_step(job: Job) -> StepRecord:
     """One step on this rank, watched."""
     groups = ParallelGroups.create(job.layout)
-    stage = build(job.case.model, job.layout, groups, job.training)
-    train = TrainStep(stage, job.layout, job.training, groups, schedule_of(job.layout))
+    rank = build(job.case.model, job.layout, groups, job.training)
+    train = TrainStep(rank, job.layout, job.training, groups, schedule_of(job.layout))
     with Ledger() as ledger:
         train.run(job.micro_batches(groups.coordinates.dp), 1e-3)
     kept = [

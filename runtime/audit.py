@@ -12,7 +12,7 @@ from torch import nn
 from shardwright.cost_models.blocks.operations import ParameterBooks
 from shardwright.cost_models.blocks.stage import stage_books
 from shardwright.runtime.checkpoint import RunFacts
-from shardwright.runtime.models import StageModule
+from shardwright.runtime.models import RankModule
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.parallel.shards import ParameterShard, shard_of
 from shardwright.runtime.ranks import together
@@ -38,7 +38,7 @@ class RankAudit:
 
 
 def audit(
-    plan: Plan, stage: StageModule, groups: ParallelGroups, facts: RunFacts
+    plan: Plan, model: RankModule, groups: ParallelGroups, facts: RunFacts
 ) -> list[RankAudit]:
     """Compare what every rank built with the plan; a collective call of all ranks.
 
@@ -46,7 +46,7 @@ def audit(
         RunError: on every rank alike, with the numbers of each mismatch: world size, groups,
             layers, parameters, bytes, or ranks with different plans or data.
     """
-    shards = {shard_of(parameter): parameter for parameter in stage.parameters()}
+    shards = {shard_of(parameter): parameter for parameter in model.parameters()}
     found = together(lambda: _audit_rank(plan, shards, groups, facts))
     problems = world_problems(plan, found)
     if problems:
@@ -84,7 +84,7 @@ def _audit_rank(
     return RankAudit(
         at=at,
         layers=_layers_of(shards),
-        accountable_elements=_accountable_elements(shards, at),
+        accountable_elements=_accountable_elements(shards, at, plan.layout.stages[0].rank),
         parameter_bytes=sum(p.numel() * p.element_size() for p in shards.values()),
         facts=facts,
         plan_hash=plan.content_hash(),
@@ -104,9 +104,14 @@ def group_problems(sizes: WorldSize, groups: ParallelGroups) -> list[str]:
     return problems
 
 
-def _planned_parameters(plan: Plan, at: Coordinates) -> Sequence[ParameterBooks]:
-    books = stage_books(plan.model, plan.training, plan.software, plan.layout, at.pp, at.tp)
-    return books.parameters
+def _planned_parameters(plan: Plan, at: Coordinates) -> list[ParameterBooks]:
+    """Those of the stages on this rank; a tied weight of two of them comes twice."""
+    own = [stage.stage for stage in plan.layout.stages if stage.rank == at.pp]
+    books = (
+        stage_books(plan.model, plan.training, plan.software, plan.layout, stage, at.tp)
+        for stage in own
+    )
+    return [parameter for stage in books for parameter in stage.parameters]
 
 
 def parameter_problems(
@@ -135,11 +140,17 @@ def _layers_of(shards: Iterable[ParameterShard]) -> tuple[int, ...]:
     return tuple(sorted({int(part[1]) for part in parts if part[0] == "layers"}))
 
 
-def _accountable_elements(shards: Iterable[ParameterShard], at: Coordinates) -> int:
+def _accountable_elements(
+    shards: Iterable[ParameterShard], at: Coordinates, first_stage_rank: int
+) -> int:
+    """A tied weight counts where the first stage is."""
     if at.dp > 0 or at.cp > 0:
         return 0
     ranges = (
-        span for shard in shards if at.pp == 0 or not shard.tied for span in shard.owned_ranges()
+        span
+        for shard in shards
+        if at.pp == first_stage_rank or not shard.tied
+        for span in shard.owned_ranges()
     )
     return sum(stop - start for start, stop in ranges)
 
@@ -150,9 +161,7 @@ def world_problems(plan: Plan, found: Sequence[RankAudit]) -> list[str]:
     num_layers = plan.model.decoder.num_layers
     for replica in sorted({(each.at.tp, each.at.cp, each.at.dp) for each in found}):
         pipeline = [each for each in found if (each.at.tp, each.at.cp, each.at.dp) == replica]
-        layers = [
-            layer for each in sorted(pipeline, key=lambda e: e.at.pp) for layer in each.layers
-        ]
+        layers = sorted(layer for each in pipeline for layer in each.layers)
         if layers != list(range(num_layers)):
             problems.append(
                 f"the pipeline of (tp, cp, dp) = {replica} has layers {layers} of {num_layers}"

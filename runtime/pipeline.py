@@ -1,19 +1,22 @@
 """Executes one rank's actions of a `Schedule`: the schedule that is priced is the one that runs.
 
-Sends and receives that stand next to each other are one *batch*: they are posted at once, and the
-rank goes on when the batch's receives are done. Sends are asynchronous, so a rank runs ahead of its
-peers as far as its schedule says. A send's buffer is kept until a later message from the same peer
-proves that it was received: gloo does not tell whether a send is over, other than by waiting.
+Any valid schedule, of any number of virtual stages per rank, with whole or split backwards. The
+parts of an overlapped pair run in order: there is one stream of computation.
+
+Transfers are posted in the batches of `cost_models.pipeline.messages`, which are free of deadlock
+on any transport. Nothing waits for them but the computation that reads a message. A send's buffer
+is kept until a later message from the same peer proves that it was received.
 
 Between its forward and its backward a micro-batch keeps its input, what autograd saved, and the
 *edge* of its output in the graph instead of the output itself, whose storage goes with the send.
+Between the two halves of a split backward it keeps what its weight gradients need
+(`parallel.deferred`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Protocol
 
 import torch
@@ -21,30 +24,30 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from shardwright.cost_models.pipeline.messages import (
+    COMPUTATIONS,
+    Item,
+    is_send,
+    posted_items,
+    proofs_of_receipt,
+    ranks_of_stages,
+    receive_of,
+    send_of,
+)
+from shardwright.runtime.parallel.deferred import DeferredGradients, deferring
 from shardwright.runtime.stopwatch import during
 from shardwright.specs import Action, ActionKind, Schedule
 
 MicroBatch = tuple[Tensor, Tensor]
 """Tokens and labels, each [B, T] int64."""
 
-Item = tuple[Action, ...]
-"""One computation, or a batch of transfers."""
-
-_COMPUTATIONS = (ActionKind.FORWARD, ActionKind.BACKWARD)
-_RECEIVE_OF = {
-    ActionKind.SEND_FORWARD: (ActionKind.RECV_FORWARD, 1),
-    ActionKind.SEND_BACKWARD: (ActionKind.RECV_BACKWARD, -1),
-}
-"""How a send is met: the kind, and the stage relative to the sender's."""
-_SENDER_OFFSET = {ActionKind.RECV_FORWARD: -1, ActionKind.RECV_BACKWARD: 1}
-_READER_OF = {
-    ActionKind.RECV_FORWARD: ActionKind.FORWARD,
-    ActionKind.RECV_BACKWARD: ActionKind.BACKWARD,
-}
-
 
 class PipelineStage(Protocol):
-    """What the executor needs of a virtual stage."""
+    """What the executor needs of a virtual stage.
+
+    Where a backward is split, functions that know `parallel.deferred` put their weight gradients
+    off; any others compute them in the first half, which gives the same gradients.
+    """
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Hidden states for the next stage; on the last stage the scalar sum of losses.
@@ -75,8 +78,10 @@ class _StepState:
     loss_gradient: Tensor
     loss_sum: Tensor
     flights: dict[tuple[int, int | None], _Flight] = field(default_factory=dict)
-    inbox: dict[Action, Tensor] = field(default_factory=dict)
-    """What a computation will read."""
+    deferred: dict[tuple[int, int | None], DeferredGradients] = field(default_factory=dict)
+    """Between the halves of a split backward."""
+    inbox: dict[Action, tuple[dist.Work | None, Tensor]] = field(default_factory=dict)
+    """Messages by the receive that posted them; from a stage of this rank there is no work."""
     outbox: dict[Action, Tensor] = field(default_factory=dict)
     """What a send will take."""
     on_the_way: dict[Action, tuple[dist.Work, Tensor]] = field(default_factory=dict)
@@ -97,9 +102,11 @@ class PipelineExecutor:
         self._stages = dict(stages)
         self._last_stage = schedule.num_stages - 1
         self._group = pp_group
-        self._rank_of_stage = _ranks_of_stages(schedule)
-        self._items = _items(schedule.ranks[pp_rank])
-        self._proofs = proofs_of_receipt(schedule, self._rank_of_stage, pp_rank)
+        self._rank_of_stage = ranks_of_stages(schedule)
+        items = posted_items(schedule)
+        self.items: Sequence[Item] = items[pp_rank]
+        """What this rank does, in order: one computation, or one batch of transfers."""
+        self._proofs = proofs_of_receipt(items, self._rank_of_stage, pp_rank)
 
     def run(self, micro_batches: Sequence[MicroBatch], loss_gradient: Tensor) -> Tensor:
         """All forwards and backwards; gradients end in the parameters' flat units.
@@ -112,23 +119,30 @@ class PipelineExecutor:
             The unweighted sum of losses over this rank's tokens; 0 unless it holds the last stage.
         """
         state = _StepState(micro_batches, loss_gradient, torch.zeros_like(loss_gradient))
-        for item in self._items:
-            action = item[0]
-            if action.kind is ActionKind.FORWARD:
-                with during("compute_forward"):
-                    self._forward(action, state)
-            elif action.kind is ActionKind.BACKWARD:
-                with during("compute_backward"):
-                    self._backward(action, state)
+        for item in self.items:
+            if item[0].kind in COMPUTATIONS:
+                for action in item[0].parts or item:
+                    self._compute(action, state)
             else:
                 with during("waiting"):
-                    self._exchange(item, state)
-        left = [*state.flights, *state.inbox, *state.outbox]
+                    self._post(item, state)
+        left = [*state.flights, *state.deferred, *state.inbox, *state.outbox]
         assert not left, f"the schedule leaves {left} over"
         with during("waiting"):
             for work, _ in state.on_the_way.values():
                 work.wait()
         return state.loss_sum
+
+    def _compute(self, action: Action, state: _StepState) -> None:
+        if action.kind is ActionKind.FORWARD:
+            with during("compute_forward"):
+                self._forward(action, state)
+            return
+        with during("compute_backward"):
+            if action.kind is ActionKind.BACKWARD_WEIGHT:
+                state.deferred.pop((action.stage, action.micro_batch)).run()
+            else:
+                self._backward(action, state)
 
     def _forward(self, action: Action, state: _StepState) -> None:
         stage = self._stages[action.stage]
@@ -136,7 +150,7 @@ class PipelineExecutor:
         tokens, labels = state.micro_batches[action.micro_batch]
         hidden = None
         if action.stage > 0:
-            hidden = state.inbox.pop(action).requires_grad_()
+            hidden = self._received(action, ActionKind.RECV_FORWARD, state).requires_grad_()
         output = stage(tokens if hidden is None else hidden, labels)
         state.flights[action.stage, action.micro_batch] = _Flight(hidden, get_gradient_edge(output))
         if action.stage == self._last_stage:
@@ -145,11 +159,17 @@ class PipelineExecutor:
             self._pass_on(action, ActionKind.SEND_FORWARD, output.detach(), state)
 
     def _backward(self, action: Action, state: _StepState) -> None:
+        """A whole backward, or the first half of a split one."""
         flight = state.flights.pop((action.stage, action.micro_batch))
         gradient = state.loss_gradient
         if action.stage < self._last_stage:
-            gradient = state.inbox.pop(action)
-        torch.autograd.backward([flight.output], [gradient])
+            gradient = self._received(action, ActionKind.RECV_BACKWARD, state)
+        if action.kind is ActionKind.BACKWARD:
+            torch.autograd.backward([flight.output], [gradient])
+        else:
+            deferred = state.deferred[action.stage, action.micro_batch] = DeferredGradients()
+            with deferring(deferred):
+                torch.autograd.backward([flight.output], [gradient])
         if flight.hidden is not None:
             assert flight.hidden.grad is not None
             self._pass_on(action, ActionKind.SEND_BACKWARD, flight.hidden.grad, state)
@@ -159,14 +179,25 @@ class PipelineExecutor:
     ) -> None:
         """To the send that follows, or to the neighbouring stage where this rank holds it too."""
         send = Action(action.stage, send_kind, action.micro_batch)
-        receive = _receive_of(send)
+        receive = receive_of(send)
         if receive.stage in self._stages:
-            reader = Action(receive.stage, _READER_OF[receive.kind], action.micro_batch)
-            state.inbox[reader] = message
+            state.inbox[receive] = (None, message)
         else:
             state.outbox[send] = message.contiguous()
 
-    def _exchange(self, batch: Item, state: _StepState) -> None:
+    def _received(self, reader: Action, kind: ActionKind, state: _StepState) -> Tensor:
+        """The message that a computation reads; waits until it is there."""
+        receive = Action(reader.stage, kind, reader.micro_batch)
+        work, message = state.inbox.pop(receive)
+        with during("waiting"):
+            if work is not None:
+                work.wait()
+            for send in self._proofs.get(receive, ()):
+                proven, _ = state.on_the_way.pop(send)
+                proven.wait()
+        return message
+
+    def _post(self, batch: Item, state: _StepState) -> None:
         buffers = [self._buffer_of(action, state) for action in batch]
         transfers = [
             self._transfer(action, buffer) for action, buffer in zip(batch, buffers, strict=True)
@@ -175,77 +206,19 @@ class PipelineExecutor:
         if len(works) < len(transfers):  # backends that coalesce a batch report it as one
             works = works * len(transfers)
         for action, work, buffer in zip(batch, works, buffers, strict=True):
-            if action.kind in _RECEIVE_OF:
-                state.on_the_way[action] = (work, buffer)
-        for action, work, buffer in zip(batch, works, buffers, strict=True):
-            if action.kind in _READER_OF:
-                work.wait()
-                reader = Action(action.stage, _READER_OF[action.kind], action.micro_batch)
-                state.inbox[reader] = buffer
-                self._forget_received(action, state)
+            box = state.on_the_way if is_send(action) else state.inbox
+            box[action] = (work, buffer)
 
     def _buffer_of(self, action: Action, state: _StepState) -> Tensor:
-        if action.kind in _RECEIVE_OF:
+        if is_send(action):
             return state.outbox.pop(action)
         assert action.micro_batch is not None
         batch, seq_len = state.micro_batches[action.micro_batch][0].shape
         return self._stages[action.stage].new_hidden(batch, seq_len)
 
     def _transfer(self, action: Action, buffer: Tensor) -> dist.P2POp:
-        sends = action.kind in _RECEIVE_OF
-        peer = _receive_of(action).stage if sends else action.stage + _SENDER_OFFSET[action.kind]
-        operation = dist.isend if sends else dist.irecv
+        met = receive_of(action) if is_send(action) else send_of(action)
+        operation = dist.isend if is_send(action) else dist.irecv
         return dist.P2POp(
-            operation, buffer, group=self._group, group_peer=self._rank_of_stage[peer]
+            operation, buffer, group=self._group, group_peer=self._rank_of_stage[met.stage]
         )
-
-    def _forget_received(self, receive: Action, state: _StepState) -> None:
-        for send in self._proofs.get(receive, ()):
-            work, _ = state.on_the_way.pop(send)
-            work.wait()
-
-
-def _items(row: Sequence[Action]) -> list[Item]:
-    """A row with transfers that stand next to each other put together."""
-    items: list[Item] = []
-    for computes, group in groupby(row, lambda action: action.kind in _COMPUTATIONS):
-        actions = tuple(group)
-        items += [(action,) for action in actions] if computes else [actions]
-    return items
-
-
-def _receive_of(send: Action) -> Action:
-    kind, offset = _RECEIVE_OF[send.kind]
-    return Action(send.stage + offset, kind, send.micro_batch)
-
-
-def _ranks_of_stages(schedule: Schedule) -> list[int]:
-    found = {action.stage: rank for rank, row in enumerate(schedule.ranks) for action in row}
-    return [found[stage] for stage in range(schedule.num_stages)]
-
-
-def proofs_of_receipt(
-    schedule: Schedule, rank_of_stage: Sequence[int], rank: int
-) -> dict[Action, list[Action]]:
-    """For each receive of a rank, the own sends which that message proves to have arrived.
-
-    A peer that received a message in one batch sends whatever it sends in later batches after that;
-    the first of those that comes to this rank is the proof.
-    """
-    rows = [_items(row) for row in schedule.ranks]
-    place = {
-        (peer, action): index
-        for peer, row in enumerate(rows)
-        for index, item in enumerate(row)
-        for action in item
-    }
-    proofs: dict[Action, list[Action]] = {}
-    for send in (action for item in rows[rank] for action in item if action.kind in _RECEIVE_OF):
-        receive = _receive_of(send)
-        peer = rank_of_stage[receive.stage]
-        later = rows[peer][place[peer, receive] + 1 :]
-        answers = (_receive_of(a) for item in later for a in item if a.kind in _RECEIVE_OF)
-        proof = next((a for a in answers if rank_of_stage[a.stage] == rank), None)
-        if proof is not None:
-            proofs.setdefault(proof, []).append(send)
-    return proofs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shardwright.cost_models.blocks.support import check_supported
+from shardwright.cost_models.pipeline.messages import schedule_problems
 from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.hardware_profiles.device import current_device_type, device_count
 from shardwright.hardware_profiles.discover import local_cluster
@@ -17,7 +18,6 @@ from shardwright.specs import ClusterSpec, InputError, Plan, Precision, Schedule
 from shardwright.specs.plan import check_folder
 
 _PRECISIONS = (Precision.FP64, Precision.FP32, Precision.BF16, Precision.BF16_PURE)
-_SCHEDULES = (None, ScheduleName.GPIPE, ScheduleName.ONE_F_ONE_B)
 
 
 def look_around(world: int, rendezvous: Rendezvous | None) -> ClusterSpec | InputError:
@@ -99,13 +99,32 @@ def _check_hashes(plan: Plan) -> None:
 
 
 def _check_schedule(plan: Plan) -> None:
-    """Refuse other actions than the layout's schedule has: ranks would wait for one another."""
+    """Refuse other actions than the layout's schedule has: ranks would wait for one another.
+
+    A custom schedule may have any that make a whole step.
+    """
+    if plan.layout.schedule is ScheduleName.CUSTOM:
+        _check_custom_schedule(plan)
+        return
     wanted = None if plan.layout.schedule is None else schedule_of(plan.layout)
     if plan.schedule != wanted:
         raise InputError(
             f"the plan's schedule is not the {plan.layout.schedule} that its layout names",
             why="the file was altered",
             fix="make a new plan with shardwright plan",
+        )
+
+
+def _check_custom_schedule(plan: Plan) -> None:
+    ranks = tuple(stage.rank for stage in plan.layout.stages)
+    problems = ["it has no actions"]
+    if plan.schedule is not None:
+        problems = schedule_problems(plan.schedule, ranks, plan.layout.micro_batches)
+    if problems:
+        raise InputError(
+            f"the plan's custom schedule cannot be run: {'; '.join(problems)}",
+            fix="write each micro-batch's forward and backward on each stage once, with the sends"
+            " and receives between stages on different ranks",
         )
 
 
@@ -116,8 +135,6 @@ def _not_executable(plan: Plan) -> list[str]:
         for words, wanted in (
             (f"cp = {layout.cp}", layout.cp > 1),
             (f"ep = {layout.ep}", layout.ep > 1),
-            (f"vpp = {layout.vpp}", layout.vpp > 1),
-            (f"schedule {layout.schedule}", layout.schedule not in _SCHEDULES),
             (f"precision {plan.training.precision}", plan.training.precision not in _PRECISIONS),
             (f"trainable {plan.training.trainable}", plan.training.trainable != "full"),
             (f"optimizer {plan.training.optimizer.name}", plan.training.optimizer.name != "adamw"),

@@ -24,6 +24,11 @@ gradient is complete only after every operation that read the parameter has run 
 neither will the gradients change nor are the weights needed any more. This holds whatever the
 unit's inputs are: the embedding, which has no input gradient, and a tied weight, which two units
 read, need no case of their own.
+
+**Split backward** (`parallel.deferred`). The first half puts every gradient of a unit off; when it
+has put off all of them, nothing reads the weights any more, and they are released. The second half
+delivers them one after the other, all of a unit's before the next's, and they are reduced when the
+last has arrived: so no micro-batch's gradients mix with another's that is between its halves.
 """
 
 from __future__ import annotations
@@ -31,15 +36,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from shardwright.runtime import ledger
-from shardwright.runtime.models import StageModule
+from shardwright.runtime.models import Unit
 from shardwright.runtime.parallel.collectives import gather_flat, reduce_scatter_flat
+from shardwright.runtime.parallel.deferred import take_gradients
 from shardwright.runtime.parallel.dtypes import torch_dtype
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.parallel.shards import (
@@ -67,7 +72,7 @@ class ShardPlan:
     tp_group: dist.ProcessGroup | None
     embedding_group: dist.ProcessGroup | None
     """The ranks whose stages both hold a tied weight."""
-    is_first_stage: bool
+    holds_first_stage: bool
 
     @classmethod
     def of(cls, layout: Layout, groups: ParallelGroups) -> ShardPlan:
@@ -83,7 +88,7 @@ class ShardPlan:
             is_first_replica=dp_rank < degree,
             tp_group=groups.tp,
             embedding_group=groups.embedding,
-            is_first_stage=groups.coordinates.pp == 0,
+            holds_first_stage=groups.coordinates.pp == layout.stages[0].rank,
         )
 
     @property
@@ -175,16 +180,14 @@ class FlatUnit:
         kept = shard_numel if plan.shards_gradients else self.padded_numel
         self._accumulator = torch.zeros(kept, dtype=gradient_dtype, device=first.device)
         self._arriving: Tensor | None = None
-        self._num_arrived = 0
+        self._num_arrived = self._num_put_off = 0
 
     def _move_into_flat_buffer(self) -> None:
         for slot in self.slots:
             view = self._full[slot.start : slot.stop].view(slot.parameter.shape)
             view.copy_(slot.parameter.detach())
             slot.parameter.data = view
-            slot.parameter.register_post_accumulate_grad_hook(
-                partial(self._accumulate_gradient, slot)
-            )
+            take_gradients(slot.parameter, _SlotSink(self, slot))
 
     # Weights
 
@@ -249,15 +252,20 @@ class FlatUnit:
     def zero_gradients(self) -> None:
         self._accumulator.zero_()
 
-    def _accumulate_gradient(self, slot: Slot, parameter: Tensor) -> None:
-        """Add one parameter's gradient to the buffer as soon as autograd has it, and free it."""
-        assert parameter.grad is not None
+    def add_gradient(self, slot: Slot, gradient: Tensor) -> None:
+        """Add one parameter's gradient to the buffer."""
         buffer = self._buffer_of_micro_batch()
-        buffer[slot.start : slot.stop].view_as(parameter).add_(parameter.grad)
-        parameter.grad = None
+        buffer[slot.start : slot.stop].view_as(gradient).add_(gradient)
         self._num_arrived += 1
         if self._num_arrived == len(self.slots):
             self._end_backward()
+
+    def put_gradient_off(self) -> None:
+        """One parameter's gradient comes in the second half of a split backward."""
+        self._num_put_off += 1
+        if self._num_put_off == len(self.slots):
+            self._num_put_off = 0
+            self.release()
 
     def _buffer_of_micro_batch(self) -> Tensor:
         if not self.plan.shards_gradients:
@@ -278,7 +286,8 @@ class FlatUnit:
 
     def reduce(self) -> None:
         """After the step's last backward: bring what is not reduced yet to its sum over ranks."""
-        assert self._num_arrived == 0, f"{self.name}: a backward is not over"
+        is_over = self._num_arrived == self._num_put_off == 0
+        assert is_over, f"{self.name}: a backward is not over"
         plan = self.plan
         if not plan.shards_gradients:
             self._sum_over_tp(self._accumulator)
@@ -319,7 +328,7 @@ class FlatUnit:
 
     @property
     def _is_accountable(self) -> bool:
-        return self.plan.is_first_replica and (self.plan.is_first_stage or not self.is_tied)
+        return self.plan.is_first_replica and (self.plan.holds_first_stage or not self.is_tied)
 
     def _held(self, slot: Slot, start: int, stop: int) -> Iterator[HeldPart]:
         first, last = self.slice_range
@@ -329,14 +338,29 @@ class FlatUnit:
             yield HeldPart(slot.shard, low - slot.start, high - slot.start, place)
 
 
-def flatten_stage(
-    stage: StageModule, plan: ShardPlan, dtypes: PrecisionDTypes
+@dataclass(frozen=True, slots=True)
+class _SlotSink:
+    """Where the gradients of one parameter go (`parallel.deferred.GradientSink`)."""
+
+    unit: FlatUnit
+    slot: Slot
+
+    def add(self, gradient: Tensor) -> None:
+        self.unit.add_gradient(self.slot, gradient)
+
+    def put_off(self) -> None:
+        self.unit.put_gradient_off()
+
+
+def flatten_units(
+    units: Iterable[Unit], plan: ShardPlan, dtypes: PrecisionDTypes
 ) -> tuple[FlatUnit, ...]:
-    """Take over the parameters of all units of a stage, in unit order."""
+    """Take over the parameters of units, in their order."""
     flat_units = []
-    for unit in stage.units:
+    for unit in units:
         flat = FlatUnit(unit.unit_name, unit.parameters(), plan, torch_dtype(dtypes.gradient))
-        flat.read_by(unit.readers)
+        for readers in unit.readers:
+            flat.read_by(readers)
         flat_units.append(flat)
     return tuple(flat_units)
 

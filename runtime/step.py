@@ -15,13 +15,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shardwright.runtime.models import StageModule
+from shardwright.runtime.models import RankModule
 from shardwright.runtime.optimizer import FlatAdamW, clip_factor
 from shardwright.runtime.parallel.dtypes import promoted
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.parallel.loss import IGNORE_INDEX
 from shardwright.runtime.pipeline import MicroBatch, PipelineExecutor
-from shardwright.runtime.sharding import FlatUnit, ShardPlan, flatten_stage
+from shardwright.runtime.sharding import FlatUnit, ShardPlan, flatten_units
 from shardwright.runtime.stopwatch import during
 from shardwright.specs import Layout, Schedule, TrainingSpec
 
@@ -46,31 +46,29 @@ class TrainStep:
     """The state of training on this rank (flat units, optimizer, pipeline) and its one verb.
 
     Attributes:
-        units: this stage's flat units in unit order.
+        units: the flat units of this rank's stages in unit order.
         optimizer: holds the optimizer state; `FlatAdamW.state_entries` exposes it by global name.
     """
 
     def __init__(
         self,
-        stage: StageModule,
+        model: RankModule,
         layout: Layout,
         training: TrainingSpec,
         groups: ParallelGroups,
         schedule: Schedule,
     ) -> None:
-        """Takes over the stage's parameters. ``schedule`` is the plan's, of all pipeline ranks."""
+        """Takes over the model's parameters. ``schedule`` is the plan's, of all pipeline ranks."""
         self.layout = layout
         self.training = training
         self.groups = groups
-        self.units: tuple[FlatUnit, ...] = flatten_stage(
-            stage, ShardPlan.of(layout, groups), training.dtypes
+        self.units: tuple[FlatUnit, ...] = flatten_units(
+            model.units, ShardPlan.of(layout, groups), training.dtypes
         )
-        hidden = stage.new_hidden(1, 1)
+        hidden = model.hidden_like
         self._device, self._loss_dtype = hidden.device, promoted(hidden.dtype)
         self.optimizer = FlatAdamW(self.units, training.optimizer, training.dtypes, self._device)
-        self._executor = PipelineExecutor(
-            {groups.coordinates.pp: stage}, schedule, groups.coordinates.pp, groups.pp
-        )
+        self._executor = PipelineExecutor(model.stages, schedule, groups.coordinates.pp, groups.pp)
 
     def run(self, micro_batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         """One step over this dp rank's micro-batches of (tokens, labels), each [B, T] int64.

@@ -18,7 +18,7 @@ from shardwright.runtime.data.samples import SampleSource
 from shardwright.runtime.job import Job
 from shardwright.runtime.memory import MemoryMeter
 from shardwright.runtime.metrics import MetricsFile, Reporter, StepRecord
-from shardwright.runtime.models import build_stage
+from shardwright.runtime.models import build_rank
 from shardwright.runtime.models.huggingface import HuggingFaceFolder, load_hugging_face_
 from shardwright.runtime.optimizer import learning_rate
 from shardwright.runtime.parallel.groups import ParallelGroups
@@ -94,17 +94,16 @@ class Trainer:
     def _build(self) -> TrainStep:
         plan, groups = self.job.plan, self.groups
         with self.memory.building():
-            stage = build_stage(
-                plan.model, plan.layout, plan.training, groups.coordinates.pp, groups,
-                device=self.member.device,
-            )  # fmt: skip
-        audit(plan, stage, groups, self.facts)
+            model = build_rank(
+                plan.model, plan.layout, plan.training, groups, device=self.member.device
+            )
+        audit(plan, model, groups, self.facts)
         if self.job.init_from is not None:
             folder = HuggingFaceFolder(Path(self.job.init_from))
-            together(lambda: load_hugging_face_(stage.parameters(), plan.model, folder))
+            together(lambda: load_hugging_face_(model.parameters(), plan.model, folder))
         schedule = plan.schedule or schedule_of(plan.layout)
         with self.memory.building():
-            return TrainStep(stage, plan.layout, plan.training, groups, schedule)
+            return TrainStep(model, plan.layout, plan.training, groups, schedule)
 
     def run(self) -> RunSummary | None:
         """Train up to the job's last step, or until a signal asks to stop."""

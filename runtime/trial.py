@@ -27,7 +27,7 @@ from shardwright.hardware_profiles.device import synchronize
 from shardwright.runtime.data.batches import BatchSource
 from shardwright.runtime.data.samples import SampleSource
 from shardwright.runtime.job import Job
-from shardwright.runtime.models import build_stage
+from shardwright.runtime.models import build_rank
 from shardwright.runtime.optimizer import learning_rate
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.preflight import check_hardware, check_world, look_around, open_data
@@ -269,10 +269,8 @@ class _Built:
         samples: SampleSource,
         device: torch.device,
     ) -> _Built:
-        stage = build_stage(
-            plan.model, layout, plan.training, groups.coordinates.pp, groups, device=device
-        )
-        step = TrainStep(stage, layout, plan.training, groups, schedule_of(layout))
+        own = build_rank(plan.model, layout, plan.training, groups, device=device)
+        step = TrainStep(own, layout, plan.training, groups, schedule_of(layout))
         batches = BatchSource.of(samples, plan.training, layout, groups.coordinates.dp)
         return cls(step, batches, device, learning_rate(plan.training.optimizer, 0, 1))
 

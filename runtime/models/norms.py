@@ -2,7 +2,8 @@
 
 ``normalize`` returns the normed tensor and the stream itself; its backward gets the gradients of
 both and adds them in place. So autograd never has two gradients to add, and no copy of a hidden
-state is made for that.
+state is made for that. In a split backward the weights' gradients, which are small and fall out of
+the input's, are computed with it and handed over later.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from shardwright.runtime.parallel.deferred import weight_gradients
 from shardwright.runtime.parallel.dtypes import promoted
 
 
@@ -55,7 +57,7 @@ class _RmsNorm(torch.autograd.Function):
         del unit
         if stream_gradient is not None:
             dx += stream_gradient
-        return dx.to(x.dtype), d_weight, None
+        return dx.to(x.dtype), *weight_gradients((weight,), lambda: (d_weight,)), None
 
 
 class _LayerNorm(torch.autograd.Function):
@@ -79,4 +81,5 @@ class _LayerNorm(torch.autograd.Function):
         )
         if stream_gradient is not None:
             dx += stream_gradient
-        return dx, d_weight, d_bias, None
+        vectors = weight_gradients((weight, bias), lambda: (d_weight, d_bias))
+        return dx, *vectors, None

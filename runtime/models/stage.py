@@ -1,8 +1,8 @@
-"""`StageModule`: the part of a model that one rank holds for one virtual stage."""
+"""What a rank holds of a model: `StageModule` for one virtual stage, `RankModule` for all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,7 @@ class StageModule(nn.Module):
         self.register_buffer("_hidden_like", hidden_like, persistent=False)
         if tied is not None:
             readers = tuple(unit for unit in (embedding, head) if unit is not None)
-            tied.__dict__["readers"] = readers
+            tied.set_readers(*tied.readers, readers)
         self.__dict__["units"] = tuple(self._units_with_parameters())
 
     units: tuple[Unit, ...]
@@ -94,6 +94,54 @@ class StageModule(nn.Module):
         return x if self.head is None else self.head(x, labels)
 
 
+class RankModule(nn.Module):
+    """The virtual stages of one rank.
+
+    Attributes:
+        stages: by their number in the model, ascending.
+        units: those of all stages, in their order; a weight that two stages share comes once.
+    """
+
+    def __init__(self, stages: Mapping[int, StageModule]) -> None:
+        super().__init__()
+        self.stages = dict(stages)
+        for number, stage in self.stages.items():
+            self.add_module(str(number), stage)
+        self.units = tuple(
+            dict.fromkeys(unit for stage in self.stages.values() for unit in stage.units)
+        )
+
+    @property
+    def hidden_like(self) -> Tensor:
+        """Without elements, on the device and in the dtype of hidden states."""
+        return next(iter(self.stages.values())).new_hidden(0, 0)
+
+
+def build_rank(
+    model: ModelSpec,
+    layout: Layout,
+    training: TrainingSpec,
+    groups: ParallelGroups,
+    *,
+    device: torch.device | str = "cpu",
+) -> RankModule:
+    """This rank's part of each virtual stage that its pipeline rank holds.
+
+    Where the first and the last stage sit on one rank, a tied weight is one for both.
+
+    Raises:
+        InputError: the model or layout asks for something that the runtime does not build.
+    """
+    stages: dict[int, StageModule] = {}
+    for stage in layout.stages:
+        if stage.rank == groups.coordinates.pp:
+            tied = stages[0].tied_embedding if 0 in stages and "head" in stage.holds else None
+            stages[stage.stage] = build_stage(
+                model, layout, training, stage.stage, groups, device=device, tied=tied
+            )
+    return RankModule(stages)
+
+
 def build_stage(
     model: ModelSpec,
     layout: Layout,
@@ -102,8 +150,12 @@ def build_stage(
     groups: ParallelGroups,
     *,
     device: torch.device | str = "cpu",
+    tied: TiedEmbeddingUnit | None = None,
 ) -> StageModule:
     """This rank's part of a virtual stage, initialised from ``training.seed``.
+
+    Args:
+        tied: the tied weight, where the first stage on this rank has made it already.
 
     Raises:
         InputError: the model or layout asks for something that the runtime does not build.
@@ -115,7 +167,7 @@ def build_stage(
     make = ParameterMaker(dtype, device, layout.tp, tp_rank, layout.sequence_parallel)
     tp = TensorParallel(groups.tp, layout.tp, tp_rank, layout.sequence_parallel, training.seq_len)
     stage = layout.stages[stage_index]
-    tied, embedding, head = _make_ends(model, layout, training, stage, make, tp)
+    tied, embedding, head = _make_ends(model, layout, training, stage, make, tp, tied)
     module = StageModule(
         stage, embedding, _make_layers(model, layout, training, stage_index, make, tp), head, tied,
         torch.empty(0, model.embedding.hidden_size, dtype=dtype, device=device), tp,
@@ -131,11 +183,12 @@ def _make_ends(
     stage: Stage,
     make: ParameterMaker,
     tp: TensorParallel,
+    tied: TiedEmbeddingUnit | None,
 ) -> tuple[TiedEmbeddingUnit | None, EmbeddingUnit | None, HeadUnit | None]:
     first, last = "embedding" in stage.holds, "head" in stage.holds
-    tied = embedding = head = None
-    if model.head.tied and (first or last):
-        shared = not (first and last)
+    embedding = head = None
+    if model.head.tied and (first or last) and tied is None:
+        shared = layout.stages[0].rank != layout.stages[-1].rank
         tied = TiedEmbeddingUnit(model.embedding, make, shared=shared)
     if first:
         embedding = EmbeddingUnit(model.embedding, make, tp, tied)

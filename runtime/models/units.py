@@ -1,15 +1,14 @@
 """The units of a stage: embedding, layers, head, and a tied weight of its own.
 
 A unit is what ZeRO gathers and reduces at once. Each is a module with a ``unit_name`` whose
-parameters are all its own; ``readers`` are the modules that read them, in forward order.
+parameters are all its own; ``readers`` are the modules that read them: for each virtual stage that
+does, in forward order.
 
 Local names are rebound as tensors pass through: a layer that keeps nothing (recompute) then frees
 each one as soon as the next is there.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -38,13 +37,17 @@ class Unit(nn.Module):
     """What ZeRO gathers and reduces at once."""
 
     unit_name: str
-    readers: tuple[nn.Module, ...]
+    readers: tuple[tuple[nn.Module, ...], ...]
 
-    def __init__(self, unit_name: str, readers: Iterable[nn.Module] | None = None) -> None:
+    def __init__(self, unit_name: str) -> None:
         super().__init__()
         self.unit_name = unit_name
+        self.set_readers((self,))
+
+    def set_readers(self, *by_stage: tuple[nn.Module, ...]) -> None:
+        """Other modules than the unit itself, for each virtual stage."""
         # Not a submodule list: a unit's parameters are its own.
-        self.__dict__["readers"] = (self,) if readers is None else tuple(readers)
+        self.__dict__["readers"] = by_stage
 
 
 class Norm(nn.Module):
@@ -171,10 +174,11 @@ class LayerUnit(Unit):
 
 
 class TiedEmbeddingUnit(Unit):
-    """The weight that embedding and head share."""
+    """The weight that embedding and head share; ``shared`` with another pipeline rank."""
 
     def __init__(self, block: EmbeddingBlock, make: ParameterMaker, *, shared: bool) -> None:
-        super().__init__("tied_embedding", ())
+        super().__init__("tied_embedding")
+        self.set_readers()
         self.weight = _embedding_weight(block, make, tied=shared)
 
 

@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812
 
 from shardwright.runtime.parallel.collectives import TensorParallel
+from shardwright.runtime.parallel.deferred import weight_gradients
 from shardwright.runtime.parallel.dtypes import promoted
 
 
@@ -76,7 +77,7 @@ class _ColumnLinear(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tp: TensorParallel
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.has_bias, ctx.tp = bias is not None, tp
+        ctx.bias, ctx.tp = bias, tp
         full = tp.gather(x)
         if bias is None:
             return _product(full, weight.t())
@@ -88,8 +89,13 @@ class _ColumnLinear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         tp: TensorParallel = ctx.tp
         dx = tp.reduce(_product(gradient, weight))
-        d_bias = _rows(gradient).sum(0) if ctx.has_bias else None
-        return dx, weight_gradient(gradient, tp.gather(x)), d_bias, None
+        has_bias = ctx.bias is not None
+
+        def compute() -> tuple[Tensor | None, ...]:
+            d_bias = _rows(gradient).sum(0) if has_bias else None
+            return weight_gradient(gradient, tp.gather(x)), d_bias
+
+        return dx, *weight_gradients((weight, ctx.bias), compute), None
 
 
 class _RowLinear(torch.autograd.Function):
@@ -103,7 +109,7 @@ class _RowLinear(torch.autograd.Function):
         tp: TensorParallel,
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.has_bias, ctx.tp = bias is not None, tp
+        ctx.bias, ctx.tp = bias, tp
         y = tp.reduce(_product(x, weight.t()))
         if bias is not None:
             y += bias
@@ -116,8 +122,14 @@ class _RowLinear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         full = ctx.tp.gather(gradient)
         dx = _product(full, weight)
-        d_bias = _rows(gradient).sum(0) if ctx.has_bias else None
-        return dx, weight_gradient(full, x), d_bias, gradient, None
+        # The bias is added behind the sum over tp: its gradient is that of this rank's positions.
+        bias, own = ctx.bias, gradient if ctx.bias is not None else None
+
+        def compute() -> tuple[Tensor | None, ...]:
+            d_bias = None if own is None else _rows(own).sum(0)
+            return weight_gradient(full, x), d_bias
+
+        return dx, *weight_gradients((weight, bias), compute), gradient, None
 
 
 class _Embed(torch.autograd.Function):
@@ -126,8 +138,7 @@ class _Embed(torch.autograd.Function):
         ctx: Any, tokens: Tensor, weight: Tensor, first_row: int, tp: TensorParallel
     ) -> Tensor:
         ctx.save_for_backward(tokens)
-        ctx.first_row, ctx.tp = first_row, tp
-        ctx.shape, ctx.dtype = weight.shape, weight.dtype
+        ctx.weight, ctx.first_row, ctx.tp = weight, first_row, tp
         if tp.size == 1:
             return F.embedding(tokens, weight)
         return tp.reduce(_embed_held(tokens, weight, first_row))
@@ -136,16 +147,27 @@ class _Embed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (tokens,) = ctx.saved_tensors
-        rows, first_row = ctx.shape[0], ctx.first_row
-        index = tokens
-        if ctx.tp.size > 1:
-            index = tokens - first_row
-            index.masked_fill_((index < 0) | (index >= rows), rows)
-        # Sums of many rows for one token (a space, say) would lose bits in half precision. Index
-        # ``rows``, one behind the last, is the padding index, which the kernel leaves out.
-        full = ctx.tp.gather(gradient).to(promoted(ctx.dtype))
-        d_weight = torch.ops.aten.embedding_dense_backward(full, index, rows, rows, False)
-        return None, d_weight.to(ctx.dtype), None, None
+        weight, first_row, tp = ctx.weight, ctx.first_row, ctx.tp
+
+        def compute() -> tuple[Tensor]:
+            return (_embedding_gradient(gradient, tokens, weight, first_row, tp),)
+
+        return None, *weight_gradients((weight,), compute), None, None
+
+
+def _embedding_gradient(
+    gradient: Tensor, tokens: Tensor, weight: Tensor, first_row: int, tp: TensorParallel
+) -> Tensor:
+    """Of the rows of ``weight`` [rows, D], from the gradient [B, t, D] of what was looked up."""
+    rows, index = weight.shape[0], tokens
+    if tp.size > 1:
+        index = tokens - first_row
+        index.masked_fill_((index < 0) | (index >= rows), rows)
+    # Sums of many rows for one token (a space, say) would lose bits in half precision. Index
+    # ``rows``, one behind the last, is the padding index, which the kernel leaves out.
+    full = tp.gather(gradient).to(promoted(weight.dtype))
+    d_weight = torch.ops.aten.embedding_dense_backward(full, index, rows, rows, False)
+    return d_weight.to(weight.dtype)  # type: ignore[no-any-return]
 
 
 def _embed_held(tokens: Tensor, weight: Tensor, first_row: int) -> Tensor:
@@ -160,7 +182,7 @@ class _AddPositions(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, positions: Tensor, tp: TensorParallel) -> Tensor:
         at = tp.positions(x.shape[1])
-        ctx.at, ctx.shape = at, positions.shape
+        ctx.at, ctx.positions = at, positions
         x[:, : len(at)].add_(positions[at.start : at.stop])
         ctx.mark_dirty(x)
         return x
@@ -169,6 +191,11 @@ class _AddPositions(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         at: range = ctx.at
-        d_positions = gradient.new_zeros(ctx.shape)
-        torch.sum(gradient[:, : len(at)], 0, out=d_positions[at.start : at.stop])
-        return gradient, d_positions, None
+        shape = ctx.positions.shape
+
+        def compute() -> tuple[Tensor]:
+            d_positions = gradient.new_zeros(shape)
+            torch.sum(gradient[:, : len(at)], 0, out=d_positions[at.start : at.stop])
+            return (d_positions,)
+
+        return gradient, *weight_gradients((ctx.positions,), compute), None

@@ -11,7 +11,7 @@ import torch
 from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.cost_models.step import StepModel
 from shardwright.runtime.ledger import Ledger
-from shardwright.runtime.models import build_stage
+from shardwright.runtime.models import build_rank
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.step import TrainStep
 from shardwright.specs import Layout, MemoryParts, ModelSpec, Precision, Recompute, TrainingSpec
@@ -77,8 +77,8 @@ def live_peak_bytes(model: ModelSpec, training: TrainingSpec, layout: Layout) ->
     ledger = Ledger()
     with ledger:
         groups = ParallelGroups.create(layout)
-        stage = build_stage(model, layout, training, groups.coordinates.pp, groups)
-        step = TrainStep(stage, layout, training, groups, schedule_of(layout))
+        own = build_rank(model, layout, training, groups)
+        step = TrainStep(own, layout, training, groups, schedule_of(layout))
         shape = (layout.micro_batch, training.seq_len)
         micro_batches = [
             (torch.zeros(shape, dtype=torch.int64), torch.ones(shape, dtype=torch.int64))

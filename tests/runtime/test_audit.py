@@ -17,7 +17,7 @@ from shardwright.runtime.audit import (
     world_problems,
 )
 from shardwright.runtime.checkpoint import RunFacts
-from shardwright.runtime.models import build_stage
+from shardwright.runtime.models import build_rank
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.parallel.shards import ParameterShard, shard_of
 from shardwright.specs import Plan, RunError, WorldSize
@@ -30,8 +30,8 @@ FACTS = RunFacts.of(PLAN, "data")
 
 def _shards(plan: Plan, at: Coordinates) -> dict[ParameterShard, nn.Parameter]:
     groups = ParallelGroups(plan.layout.world_size.rank_of(at), plan.layout.world_size, at)
-    stage = build_stage(plan.model, plan.layout, plan.training, at.pp, groups, device="meta")
-    return {shard_of(parameter): parameter for parameter in stage.parameters()}
+    rank = build_rank(plan.model, plan.layout, plan.training, groups, device="meta")
+    return {shard_of(parameter): parameter for parameter in rank.parameters()}
 
 
 def _books(plan: Plan, at: Coordinates) -> Any:
@@ -135,11 +135,11 @@ def test_what_only_all_ranks_show(ranks: list[RankAudit], problem: str) -> None:
 
 def test_audit_passes_and_fails_as_a_whole() -> None:
     groups = ParallelGroups.alone()
-    stage = build_stage(PLAN.model, PLAN.layout, PLAN.training, 0, groups)
-    (found,) = audit(PLAN, stage, groups, FACTS)
+    rank = build_rank(PLAN.model, PLAN.layout, PLAN.training, groups)
+    (found,) = audit(PLAN, rank, groups, FACTS)
     assert found.accountable_elements == PLAN.model.num_parameters
     assert found.parameter_bytes == 4 * PLAN.model.num_parameters
     other = plan_of(small_model(num_layers=3))
     with pytest.raises(RunError, match=r"layers.3.attention_norm.weight is not planned") as error:
-        audit(other, stage, groups, FACTS)
+        audit(other, rank, groups, FACTS)
     assert error.value.on_every_rank

@@ -34,7 +34,7 @@ def _plan(degree: int = 1, index: int = 0) -> ShardPlan:
     return ShardPlan(
         zero=1 if degree > 1 else 0, degree=degree, index=index, shard_group=None,
         replica_group=None, is_first_replica=True, tp_group=None, embedding_group=None,
-        is_first_stage=True,
+        holds_first_stage=True,
     )  # fmt: skip
 
 

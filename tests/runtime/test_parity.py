@@ -30,16 +30,37 @@ REPRESENTATIVE = (
     "gpt2/tp2-sp-pp2-dp2-zero3-recompute",
     "llama-tied/tp2-sp-pp2-dp2-zero1",
 )
+SCHEDULED_CORE = (
+    "gpt2/interleaved-pp2-odd-uneven",
+    "gpt2/zb-h1-pp2-recompute",
+    "llama-tied/zb-v-pp2-odd-uneven",
+    "llama/zb-h2-pp2-head-alone",
+    "gpt2/dualpipev-pp2-odd-empty",
+    "llama-tied/interleaved-pp3-empty",
+    "gpt2/zb-h1-pp3-middle-empty",
+    "gpt2/zb-v-pp2-tp2-sp",
+    "llama-tied/interleaved-pp2-tp2",
+    "llama/dualpipev-pp2-tp2-sp",
+    "llama-tied/zb-h1-pp2-tp2-sp",
+    "llama/interleaved-pp2-dp2-zero3",
+    "gpt2/interleaved-pp2-dp2-zero1",
+    "gpt2/zb-h1-pp2-dp2-zero2",
+    "gpt2/zb-h1-pp2-dp2-zero3-recompute",
+    "llama-tied/zb-h2-pp2-dp2-zero3",
+    "llama/zb-v-pp2-dp2",
+    "gpt2/zb-v-pp2-dp2-zero2",
+    "llama-tied/zb-v-pp2-dp2-zero3",
+    "gpt2/dualpipev-pp2-dp2",
+    "llama-tied/dualpipev-pp2-dp2-zero3-recompute",
+)
+"""Each schedule with tp, sp, dp, every ZeRO, tied ends, empty and uneven stages, odd counts."""
 
 
-def test_representative_layouts_equal_one_process() -> None:
+@pytest.mark.parametrize("names", [REPRESENTATIVE, SCHEDULED_CORE], ids=["plain", "scheduled"])
+def test_representative_layouts_equal_one_process(names: tuple[str, ...]) -> None:
     cases = all_cases()
-    found = errors_of([cases[name] for name in REPRESENTATIVE], timeout_s=60.0)
-    failed = {
-        name: errors
-        for name, errors in zip(REPRESENTATIVE, found, strict=True)
-        if not errors.passed
-    }
+    found = errors_of([cases[name] for name in names], timeout_s=60.0)
+    failed = {name: errors for name, errors in zip(names, found, strict=True) if not errors.passed}
     assert failed == {}
 
 
@@ -52,6 +73,14 @@ FAULTY = (
     ("last-micro-batch-alone", "llama/dp2-zero3", "gradient"),
     ("own-slice-everywhere", "gpt2/dp2-zero3", "gradient"),
     ("unpublished-weights", "llama/dp2-zero1", "weight"),
+    # What torch's DDP and FSDP2 do under a split backward without a word.
+    ("no-dp-sum", "gpt2/zb-v-pp2-dp2", "gradient"),
+    ("no-dp-sum", "llama/dualpipev-pp2-dp2", "gradient"),
+    ("second-half-lost", "gpt2/zb-h1-pp2", "gradient"),
+    ("second-half-lost", "llama/zb-v-pp2-dp2-zero3", "gradient"),
+    ("own-slice-everywhere", "gpt2/zb-v-pp2-dp2-zero3", "gradient"),
+    ("last-micro-batch-alone", "llama/zb-h1-pp2-dp2-zero2", "gradient"),
+    ("no-tp-sum", "gpt2/zb-v-pp2-tp2-sp", "gradient"),
     ("norm-of-all-copies", "llama/dp2", "grad_norm"),
     ("norm-of-all-copies", "gpt2/tp2", "grad_norm"),
     ("norm-of-all-copies", "gpt2/pp2-1f1b-uneven", "grad_norm"),
@@ -79,5 +108,7 @@ def test_the_whole_list_is_as_long_and_as_wide_as_promised() -> None:
         assert {case.layout.world for case in own} == set(range(1, 9))
     layouts = [case.layout for case in cases]
     assert {layout.zero for layout in layouts} == {0, 1, 2, 3}
-    assert {str(layout.schedule) for layout in layouts} == {"None", "gpipe", "1f1b"}
+    assert {str(layout.schedule) for layout in layouts} == {
+        "None", "gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipev",
+    }  # fmt: skip
     assert len(LAYOUTS) == len({str(sorted(choices.items())) for choices in LAYOUTS.values()})

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from shardwright.cost_models.pipeline.messages import COMPUTATIONS
 from shardwright.cost_models.pipeline.schedules import build_schedule, sequential_schedule
-from shardwright.runtime.pipeline import PipelineExecutor, proofs_of_receipt
-from shardwright.specs import Action, ActionKind, Schedule
+from shardwright.runtime.pipeline import PipelineExecutor
+from shardwright.specs import Action, Schedule
 from tests.distributed import run_on_ranks
 
 WIDTH = 3
@@ -57,30 +60,51 @@ def _expected(num_stages: int, count: int, scale: float) -> tuple[Tensor, list[T
     return total, [stage.weight.grad for stage in stages if stage.weight.grad is not None]
 
 
-def _run_rank(schedule: Schedule) -> tuple[Tensor, Tensor | None]:
+def _run_rank(schedule: Schedule) -> tuple[Tensor, dict[int, Tensor | None], list[str]]:
+    """Loss, gradients by stage, and the computations in the order in which they ran."""
     rank = dist.get_rank()
-    stage = MatrixStage(rank, schedule.num_stages)
-    executor = PipelineExecutor({rank: stage}, schedule, rank, dist.group.WORLD)
+    own = {part.stage for action in schedule.ranks[rank] for part in action.parts or (action,)}
+    stages = {stage: MatrixStage(stage, schedule.num_stages) for stage in sorted(own)}
+    executor = PipelineExecutor(stages, schedule, rank, dist.group.WORLD)
+    done: list[str] = []
+    compute = executor._compute
+
+    def note_and_compute(action: Action, state: Any) -> None:
+        done.append(str(action))
+        compute(action, state)
+
+    executor._compute = note_and_compute  # type: ignore[method-assign]
     batches = _micro_batches(schedule.num_micro_batches)
     loss = executor.run(batches, torch.tensor(0.25, dtype=torch.float64))
-    return loss, stage.weight.grad
+    return loss, {stage: module.weight.grad for stage, module in stages.items()}, done
 
 
-SCHEDULES = [("gpipe", 4), ("1f1b", 4), ("1f1b", 2), ("gpipe", 1), ("1f1b", 7)]
+SCHEDULES = [
+    *(("gpipe", 1, 4), ("1f1b", 1, 4), ("1f1b", 1, 2), ("gpipe", 1, 1), ("1f1b", 1, 7)),
+    *(("interleaved-1f1b", 2, 6), ("interleaved-1f1b", 3, 7), ("interleaved-1f1b", 2, 1)),
+    *(("zb-h1", 1, 7), ("zb-h1", 1, 2), ("zb-h2", 1, 8), ("zb-v", 2, 7), ("zb-v", 2, 2)),
+    *(("dualpipev", 2, 8), ("dualpipev", 2, 3)),
+]
 
 
 @pytest.mark.multiprocess
 def test_every_schedule_gives_the_loss_and_gradients_of_one_process() -> None:
-    schedules = [build_schedule(n, pp=3, num_micro_batches=m) for n, m in SCHEDULES]
+    schedules = [build_schedule(n, pp=3, vpp=v, num_micro_batches=m) for n, v, m in SCHEDULES]
     results = run_on_ranks(3, [partial(_run_rank, schedule) for schedule in schedules])
     for case, schedule in enumerate(schedules):
-        loss, gradients = _expected(3, schedule.num_micro_batches, 0.25)
-        assert [results[rank][case][0].item() for rank in range(2)] == [0.0, 0.0]
-        torch.testing.assert_close(results[2][case][0], loss, rtol=1e-14, atol=0)
-        for rank in range(3):
-            torch.testing.assert_close(
-                results[rank][case][1], gradients[rank], rtol=1e-13, atol=1e-15
-            )
+        ranks = [rank[case] for rank in results]
+        loss, gradients = _expected(schedule.num_stages, schedule.num_micro_batches, 0.25)
+        total = torch.stack([found for found, _, _ in ranks]).sum()
+        assert sum(bool(found) for found, _, _ in ranks) == 1
+        torch.testing.assert_close(total, loss, rtol=1e-14, atol=0)
+        for rank, (_, found, done) in enumerate(ranks):
+            assert done == [str(p) for a in _computations(schedule.ranks[rank]) for p in a]
+            for stage, gradient in found.items():
+                torch.testing.assert_close(gradient, gradients[stage], rtol=1e-13, atol=1e-15)
+
+
+def _computations(row: Sequence[Action]) -> list[tuple[Action, ...]]:
+    return [a.parts or (a,) for a in row if a.kind in COMPUTATIONS]
 
 
 def test_one_rank_runs_its_micro_batches_in_turn() -> None:
@@ -135,38 +159,3 @@ def test_an_output_does_not_outlive_its_forward() -> None:
         _micro_batches(4), torch.tensor(1.0, dtype=torch.float64)
     )
     assert stage.alive_at_forward == [0, 0, 0, 0]
-
-
-def test_in_1f1b_a_send_is_proven_by_the_next_message_of_its_receiver() -> None:
-    schedule = build_schedule("1f1b", pp=2, num_micro_batches=3)
-    assert str(schedule.ranks[0][0]) == "0F0"
-    proofs = proofs_of_receipt(schedule, [0, 1], 0)
-    readable = {str(receive): list(map(str, sends)) for receive, sends in proofs.items()}
-    # 1SEND_B0 is in one batch with 1RECV_F1, so it proves the receipt of F0 alone.
-    assert readable == {
-        "0RECV_B0": ["0SEND_F0"], "0RECV_B1": ["0SEND_F1"], "0RECV_B2": ["0SEND_F2"],
-    }  # fmt: skip
-
-
-def test_no_send_is_taken_for_received_before_it_can_be() -> None:
-    """By replaying rows: when a proof arrives, the peer has gone past the receive's batch."""
-    for name in ("gpipe", "1f1b"):
-        schedule = build_schedule(name, pp=4, num_micro_batches=6)
-        for rank in range(4):
-            for receive, sends in proofs_of_receipt(schedule, [0, 1, 2, 3], rank).items():
-                for send in sends:
-                    step = 1 if send.kind == "SEND_F" else -1
-                    peer = schedule.ranks[rank + step]
-                    met = Action(send.stage + step, _mirror(send), send.micro_batch)
-                    answer = Action(send.stage + step, _mirror(receive), receive.micro_batch)
-                    between = peer[peer.index(met) : peer.index(answer)]
-                    assert any(action.kind in ("F", "B") for action in between)
-
-
-def _mirror(action: Action) -> ActionKind:
-    return {
-        ActionKind.SEND_FORWARD: ActionKind.RECV_FORWARD,
-        ActionKind.SEND_BACKWARD: ActionKind.RECV_BACKWARD,
-        ActionKind.RECV_FORWARD: ActionKind.SEND_FORWARD,
-        ActionKind.RECV_BACKWARD: ActionKind.SEND_BACKWARD,
-    }[action.kind]

@@ -14,7 +14,7 @@ from shardwright.runtime.job import Job
 from shardwright.runtime.pieces import Piece
 from shardwright.runtime.preflight import check_job, look_around, open_data
 from shardwright.runtime.rendezvous import Rendezvous
-from shardwright.specs import InputError, Plan, Recompute, StageMesh
+from shardwright.specs import InputError, Plan, Recompute, Schedule, ScheduleName, StageMesh
 from tests.runtime.plans import cluster_of, plan_of, small_model, training_of
 
 
@@ -73,17 +73,6 @@ def test_plan_for_another_world_size_is_refused() -> None:
             {"recompute": Recompute(policy="full", num_layers=1)}, "some layers", id="partial"
         ),
         pytest.param({"offload": ("optimizer",)}, "offload optimizer", id="offload"),
-        pytest.param({"pp": 2, "schedule": "zb-h1"}, "schedule zb-h1", id="zb-h1"),
-        pytest.param({"pp": 2, "schedule": "zb-h2"}, "schedule zb-h2", id="zb-h2"),
-        pytest.param(
-            {"pp": 2, "vpp": 2, "schedule": "interleaved-1f1b"},
-            "vpp = 2, schedule interleaved-1f1b",
-            id="interleaved",
-        ),
-        pytest.param({"pp": 2, "vpp": 2, "schedule": "zb-v"}, "schedule zb-v", id="zb-v"),
-        pytest.param(
-            {"pp": 2, "vpp": 2, "schedule": "dualpipev"}, "schedule dualpipev", id="dualpipev"
-        ),
     ],
 )
 def test_plan_that_needs_what_is_not_built_is_refused(choices: dict[str, Any], named: str) -> None:
@@ -91,6 +80,32 @@ def test_plan_that_needs_what_is_not_built_is_refused(choices: dict[str, Any], n
     plan = plan_of(cluster=local_cluster(world), tp=1, **{"dp": 1, **choices})
     with pytest.raises(InputError, match=f"cannot be run here: .*{named}"):
         _check(_job(plan))
+
+
+@pytest.mark.parametrize("choices", [
+    {"vpp": 2}, {"schedule": "zb-h1"}, {"schedule": "zb-h2"}, {"vpp": 2, "schedule": "zb-v"},
+    {"vpp": 2, "schedule": "dualpipev"},
+])  # fmt: skip
+def test_every_schedule_is_accepted(choices: dict[str, Any]) -> None:
+    _check(_job(_local_plan(pp=2, **choices)))
+
+
+def _with_rows(rows: list[str], schedule: str = "custom") -> Plan:
+    plan = _local_plan(pp=2, micro_batch=8)
+    written = Schedule.from_value(
+        {"name": "custom", "num_stages": 2, "num_micro_batches": 1, "ranks": rows}
+    )
+    layout = plan.layout.model_copy(update={"schedule": ScheduleName(schedule)})
+    return plan.model_copy(update={"layout": layout, "schedule": written})
+
+
+def test_a_custom_schedule_is_accepted_if_it_is_a_whole_step() -> None:
+    rows = ["0F0 0SEND_F0 0RECV_B0 0I0 0W0", "1RECV_F0 1F0 1I0 1SEND_B0 1W0"]
+    _check(_job(_with_rows(rows)))
+    with pytest.raises(InputError, match=r"custom schedule cannot be run: .*0W0 comes before"):
+        _check(_job(_with_rows(["0F0 0SEND_F0 0RECV_B0 0W0 0I0", rows[1]])))
+    with pytest.raises(InputError, match="schedule is not the 1f1b that its layout names"):
+        _check(_job(_with_rows(rows, "1f1b")))
 
 
 def test_plan_over_unequal_grids_is_refused() -> None:

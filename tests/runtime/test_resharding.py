@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.runtime.checkpoint import CheckpointStore, RunFacts
-from shardwright.runtime.models import build_stage
+from shardwright.runtime.models import build_rank
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.pieces import Piece, pieces_of
 from shardwright.runtime.step import TrainStep
@@ -36,8 +36,8 @@ def _plan(precision: Precision, *, tied: bool, **choices: Any) -> Plan:
 
 
 def _build(plan: Plan, groups: ParallelGroups) -> TrainStep:
-    stage = build_stage(plan.model, plan.layout, plan.training, groups.coordinates.pp, groups)
-    return TrainStep(stage, plan.layout, plan.training, groups, schedule_of(plan.layout))
+    own = build_rank(plan.model, plan.layout, plan.training, groups)
+    return TrainStep(own, plan.layout, plan.training, groups, schedule_of(plan.layout))
 
 
 def _gather(pieces: list[Piece]) -> Whole:

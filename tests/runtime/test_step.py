@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shardwright.cost_models.pipeline.schedules import schedule_of
-from shardwright.runtime.models import StageModule, build_stage
+from shardwright.runtime.models import RankModule, StageModule, build_stage
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.parallel.shards import shard_of
 from shardwright.runtime.pipeline import MicroBatch
@@ -43,7 +43,7 @@ def make_stage(name: str) -> StageModule:
 def make_step(name: str, clip_norm: float | None = CLIP_NORM) -> tuple[StageModule, TrainStep]:
     stage, layout = make_stage(name), layout_of(name)
     groups, schedule = ParallelGroups.alone(), schedule_of(layout)
-    return stage, TrainStep(stage, layout, training(clip_norm), groups, schedule)
+    return stage, TrainStep(RankModule({0: stage}), layout, training(clip_norm), groups, schedule)
 
 
 def batch(seed: int) -> list[MicroBatch]:

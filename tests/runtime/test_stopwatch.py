@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from shardwright.cost_models.pipeline.schedules import schedule_of
-from shardwright.runtime.models import build_stage
+from shardwright.runtime.models import build_rank
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.step import TrainStep
 from shardwright.runtime.stopwatch import TERMS, during, watching
@@ -54,8 +54,8 @@ def test_a_step_is_told_apart() -> None:
     """Of a rank alone: no communication, and recomputation where the layout has it."""
     plan = plan_of(micro_batch=4, recompute=(Recompute(policy="full"),))
     groups = ParallelGroups.alone()
-    stage = build_stage(plan.model, plan.layout, plan.training, 0, groups)
-    step = TrainStep(stage, plan.layout, plan.training, groups, schedule_of(plan.layout))
+    own = build_rank(plan.model, plan.layout, plan.training, groups)
+    step = TrainStep(own, plan.layout, plan.training, groups, schedule_of(plan.layout))
     batches = [(torch.ones(4, 16, dtype=torch.int64),) * 2 for _ in range(2)]
     with watching(CPU) as watch:
         started = time.perf_counter()

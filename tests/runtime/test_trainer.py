@@ -19,7 +19,7 @@ from shardwright.runtime import ranks, trainer
 from shardwright.runtime.checkpoint import CheckpointStore
 from shardwright.runtime.job import Job
 from shardwright.runtime.metrics import StepRecord, read_records
-from shardwright.runtime.models import build_stage
+from shardwright.runtime.models import build_rank
 from shardwright.runtime.models.huggingface import to_hugging_face
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.parallel.shards import shard_of
@@ -152,17 +152,17 @@ def test_weights_of_another_model_than_the_plans_are_noticed(
 ) -> None:
 
     def build_wrong(model: Any, *args: Any, **options: Any) -> Any:
-        return build_stage(small_model(num_layers=2, vocab_size=300), *args, **options)
+        return build_rank(small_model(num_layers=2, vocab_size=300), *args, **options)
 
-    monkeypatch.setattr(trainer, "build_stage", build_wrong)
+    monkeypatch.setattr(trainer, "build_rank", build_wrong)
     with pytest.raises(RunError, match=r"embedding.weight is built as .*300.*planned as .*307"):
         _train(tmp_path)
 
 
 def test_run_starts_from_hugging_face_weights(tmp_path: Path) -> None:
     plan = _plan()
-    stage = build_stage(plan.model, plan.layout, plan.training, 0, ParallelGroups.alone())
-    weights = {shard_of(p).name: p.detach().clone() for p in stage.parameters()}
+    rank = build_rank(plan.model, plan.layout, plan.training, ParallelGroups.alone())
+    weights = {shard_of(p).name: p.detach().clone() for p in rank.parameters()}
     weights["head.weight"].zero_()  # every token is then equally likely
     folder = tmp_path / "weights"
     folder.mkdir()

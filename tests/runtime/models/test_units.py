@@ -36,17 +36,17 @@ def test_names_in_order(name: str, pp: int, stage: int, expected: list[str]) -> 
 def test_a_tied_weight_is_in_one_unit_and_has_two_readers() -> None:
     tied, embedding, *_, head = units("gpt2")
     assert [shard_of(p).name for p in tied.parameters()] == ["embedding.weight"]
-    assert tied.readers == (embedding, head)
+    assert tied.readers == ((embedding, head),)
     assert [shard_of(p).name for p in embedding.parameters()] == ["embedding.positions"]
     assert not shard_of(next(tied.parameters())).tied  # no other stage holds it
     last = units("gpt2", 3, 2)
-    assert last[1].readers == (last[2],)
+    assert last[1].readers == ((last[2],),)
     assert shard_of(next(last[1].parameters())).tied
 
 
 def test_a_layer_reads_its_own_parameters() -> None:
     layer = units("llama")[1]
-    assert layer.readers == (layer,)
+    assert layer.readers == ((layer,),)
     assert [shard_of(p).name for p in layer.parameters()] == [
         "layers.0.attention_norm.weight", "layers.0.attention.qkv.weight",
         "layers.0.attention.output.weight", "layers.0.mlp_norm.weight",
