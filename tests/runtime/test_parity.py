@@ -59,7 +59,7 @@ SCHEDULED_CORE = (
 @pytest.mark.parametrize("names", [REPRESENTATIVE, SCHEDULED_CORE], ids=["plain", "scheduled"])
 def test_representative_layouts_equal_one_process(names: tuple[str, ...]) -> None:
     cases = all_cases()
-    found = errors_of([cases[name] for name in names], timeout_s=60.0)
+    found = errors_of([cases[name] for name in names], timeout_s=180.0)
     failed = {name: errors for name, errors in zip(names, found, strict=True) if not errors.passed}
     assert failed == {}
 
