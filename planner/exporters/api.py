@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 from shardwright.planner.exporters.exported import Exported, Job
 from shardwright.planner.exporters.megatron.export import to_megatron
+from shardwright.planner.exporters.torchtitan.export import to_torchtitan
 from shardwright.specs import InputError, Plan
 
 Exporter = Callable[[Job, "str | None"], Exported]
 
 EXPORTERS: dict[str, Exporter] = {
     "megatron-lm": to_megatron,
+    "torchtitan": to_torchtitan,
 }
 """By the name that ``--to`` takes."""
 

@@ -32,6 +32,8 @@ class Launch:
     num_nodes: int
     gpus_per_node: int
     job_name: str
+    beside: tuple[str, ...] = ()
+    """Words of the program that are files in the script's own folder."""
 
     @classmethod
     def of(
@@ -43,11 +45,12 @@ class Launch:
         environment: Mapping[str, str],
         groups: Mapping[str, Sequence[tuple[str, ...]]] | None = None,
         notes: Sequence[str] = (),
+        beside: tuple[str, ...] = (),
     ) -> Launch:
         num_nodes, gpus_per_node = nodes_of(job)
         return cls(
             heading, tuple(notes), environment, program, groups or {}, num_nodes, gpus_per_node,
-            re.sub(r"[^A-Za-z0-9._-]+", "-", job.model.name) or "train",
+            re.sub(r"[^A-Za-z0-9._-]+", "-", job.model.name) or "train", beside,
         )  # fmt: skip
 
 
@@ -72,7 +75,7 @@ def torchrun_script(launch: Launch) -> str:
     """Run once on every node, with NODE_RANK and MASTER_ADDR where there are several."""
     run = ["torchrun", "--nnodes", str(launch.num_nodes), "--nproc-per-node",
            str(launch.gpus_per_node)]  # fmt: skip
-    lines = [*_head(launch), ""]
+    lines = [*_head(launch), *_folder(launch, _SCRIPT_FOLDER), ""]
     if launch.num_nodes > 1:
         last = launch.num_nodes - 1
         lines += [
@@ -110,7 +113,7 @@ def sbatch_script(launch: Launch) -> str:
         "#SBATCH --exclusive",
     ]
     return "\n".join([
-        *_head(launch, directives), "",
+        *_head(launch, directives), *_folder(launch, _SUBMIT_FOLDER), "",
         'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)',
         f"MASTER_PORT={MASTER_PORT}",
         "export MASTER_ADDR MASTER_PORT", "",
@@ -140,6 +143,18 @@ def comment(text: str) -> Iterator[str]:
         yield f"# {line}".rstrip()
 
 
+_SCRIPT_FOLDER = 'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'
+_SUBMIT_FOLDER = "HERE=${HERE:-$SLURM_SUBMIT_DIR}  # Slurm runs a copy: submit this in its folder"
+
+
+def _folder(launch: Launch, says: str) -> Iterator[str]:
+    """Where files beside the script are, for the program and for Python's imports."""
+    if launch.beside:
+        yield ""
+        yield says
+        yield 'export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"'
+
+
 def _arrays(launch: Launch) -> Iterator[str]:
     for name, options in launch.groups.items():
         yield f"{name}=("
@@ -152,4 +167,7 @@ def _arrays(launch: Launch) -> Iterator[str]:
 def _command(launch: Launch) -> str:
     """The program with all options; what the caller adds comes last."""
     arrays = [f'"${{{name}[@]}}"' for name in launch.groups]
-    return " ".join([shlex.join(launch.program), *arrays, '"$@"'])
+    words = [
+        f'"$HERE/{word}"' if word in launch.beside else shlex.quote(word) for word in launch.program
+    ]
+    return " ".join([*words, *arrays, '"$@"'])

@@ -1,0 +1,1 @@
+"""torchtitan: its TOML configuration, and its models with a plan's sizes."""
