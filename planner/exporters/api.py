@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shardwright.planner.exporters.accelerate import to_accelerate
+from shardwright.planner.exporters.deepspeed import to_deepspeed
 from shardwright.planner.exporters.exported import Exported, Job
 from shardwright.planner.exporters.megatron.export import to_megatron
 from shardwright.planner.exporters.torchtitan.export import to_torchtitan
@@ -14,6 +16,8 @@ Exporter = Callable[[Job, "str | None"], Exported]
 EXPORTERS: dict[str, Exporter] = {
     "megatron-lm": to_megatron,
     "torchtitan": to_torchtitan,
+    "deepspeed": to_deepspeed,
+    "accelerate": to_accelerate,
 }
 """By the name that ``--to`` takes."""
 

@@ -77,14 +77,7 @@ def torchrun_script(launch: Launch) -> str:
            str(launch.gpus_per_node)]  # fmt: skip
     lines = [*_head(launch), *_folder(launch, _SCRIPT_FOLDER), ""]
     if launch.num_nodes > 1:
-        last = launch.num_nodes - 1
-        lines += [
-            f"# Run this on every node, with NODE_RANK=0 on the first and {last} on the last, and",
-            "# MASTER_ADDR the first node's address on all.",
-            ': "${NODE_RANK:?is the number of this node, from 0}"',
-            ': "${MASTER_ADDR:?is the address of node 0}"',
-            "",
-        ]
+        lines += _asks_for_node(launch)
         where = (
             '--node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR"'
             f' --master-port "${{MASTER_PORT:-{MASTER_PORT}}}"'
@@ -122,6 +115,25 @@ def sbatch_script(launch: Launch) -> str:
         f"srun bash -c '{shlex.join(run)} {where} \"$@\"' launch \\",
         f"    {_command(launch)}",
     ]) + "\n"  # fmt: skip
+
+
+def accelerate_script(launch: Launch, config: str) -> str:
+    """As `torchrun_script`, by ``accelerate launch`` with a configuration beside the script."""
+    lines = [*_head(launch), *_folder(launch, _SCRIPT_FOLDER), ""]
+    where = f'accelerate launch --config_file "$HERE/{config}"'
+    if launch.num_nodes > 1:
+        lines += _asks_for_node(launch)
+        where += ' --machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR"'
+    lines += [*_arrays(launch), f"{where} \\", f"    {_command(launch)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _asks_for_node(launch: Launch) -> Iterator[str]:
+    yield f"# Run this on every node, with NODE_RANK=0 on the first and {launch.num_nodes - 1} on"
+    yield "# the last, and MASTER_ADDR the first node's address on all."
+    yield ': "${NODE_RANK:?is the number of this node, from 0}"'
+    yield ': "${MASTER_ADDR:?is the address of node 0}"'
+    yield ""
 
 
 def _head(launch: Launch, directives: Sequence[str] = ()) -> Iterator[str]:

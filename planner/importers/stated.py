@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,13 +24,13 @@ def stated_of(
     gpus_per_node: int | None = None,
 ) -> dict[str, Any]:
     """Degrees, batch and sizes; None for what a file leaves open."""
-    pp = int(choices.get("pp", 1))
-    rest = int(choices.get("tp", 1)) * int(choices.get("cp", 1)) * pp
+    degrees = [choices.get(name, 1) for name in ("tp", "cp", "pp")]
+    rest = math.prod(degree for degree in degrees if isinstance(degree, int))
     stages = choices.get("stages")
     return {
         "target": target,
         "tp": choices.get("tp", 1),
-        "pp": pp,
+        "pp": choices.get("pp", 1),
         "cp": choices.get("cp", 1),
         "ep": choices.get("ep", 1),
         "etp": choices.get("etp", 1),

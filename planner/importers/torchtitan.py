@@ -198,6 +198,8 @@ def _choices(
     if count is not None:
         given["num_microbatches"] = count
     given |= _sharding(fields, degrees, world)
+    if not moe:
+        given.pop("expert_zero_shard_degree", None)
     if fields.get("training", "enable_cpu_offload", False):
         given["offload"] = "optimizer+parameters"
     if fields.get("compile", "enable", False):
@@ -266,10 +268,8 @@ def _pipeline(
     pp, found = degrees["pp"], {"schedule": str(schedule)} if schedule else {}
     num_layers = None if model is None else model.decoder.num_layers
     stops = _stops(fields, pp, name, num_layers)
-    if stops is None:
-        vpp = 1 if name.lower() in _SINGLE else 2
-    else:
-        vpp = max(1, len(stops) // pp)
+    usual = 1 if name.lower() in _SINGLE else 2
+    vpp = usual if stops is None else max(1, len(stops) // pp)
     result: dict[str, Any] = {**found, "vpp": vpp}
     if stops is not None and len(stops) % pp == 0:
         result["stages"] = tuple(stops)

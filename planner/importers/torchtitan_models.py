@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.planner.exporters.torchtitan.facts import FLAVORS
-from shardwright.planner.exporters.torchtitan.model import CLASSES
+from shardwright.planner.exporters.torchtitan.model import CLASSES, flavor_model
 from shardwright.specs import InputError, ModelSpec
 from shardwright.specs.sources import model_from_config
-from shardwright.specs.sources.presets import preset
 
 _LIMIT_BYTES = 2**20
 _DEBUG: dict[str, dict[str, Any]] = {
@@ -33,12 +32,7 @@ def model_of_flavor(name: str, flavor: str) -> ModelSpec | None:
     name = {"llama3_ft": "llama3"}.get(name, name)
     if plain.startswith("debugmodel") and name in _DEBUG and plain == "debugmodel":
         return model_of_sizes(name, _DEBUG[name])
-    slug = FLAVORS.get((name, plain))
-    if slug is None:
-        return None
-    # torchtitan leaves out layers that only multi-token prediction uses.
-    config = {key: value for key, value in preset(slug).config.items() if "nextn" not in key}
-    return model_from_config(config, name=slug, source=f"torchtitan {name} {flavor}").spec
+    return flavor_model(name, plain) if (name, plain) in FLAVORS else None
 
 
 def model_of_module(path: Path) -> tuple[ModelSpec | None, str | None]:
@@ -55,7 +49,8 @@ def model_of_module(path: Path) -> tuple[ModelSpec | None, str | None]:
             family = families.get(node.func.id)
             sizes = None if family is None else _arguments(node)
             if family is not None and sizes is not None:
-                return model_of_sizes(family, sizes), None
+                model = model_of_sizes(family, sizes)
+                return model, None if model else f"the sizes in {path.name} make no model"
     return None, f"{path.name} gives no model's sizes as plain numbers"
 
 
@@ -67,7 +62,8 @@ def _arguments(node: ast.Call) -> dict[str, Any] | None:
             return None
         if isinstance(keyword.value, ast.Call):
             inner = _arguments(keyword.value)
-            if inner is None:
+            name = getattr(keyword.value.func, "id", None)
+            if inner is None or name not in ("RoPEScalingArgs", "MoEArgs"):
                 return None
             found[keyword.arg] = inner
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from shardwright.specs.bodies import (
     MoeBlock,
     RotaryPositions,
 )
+from shardwright.specs.sources import model_from_config
 from shardwright.specs.sources.presets import preset
 
 _NO_SCALING = RotaryPositions(base=1.0)
@@ -42,10 +44,10 @@ def titan_model(job: Job, findings: Findings) -> TitanModel | None:
     if known is not None and not (known[0] == "deepseek_v3" and job.layout.cp > 1):
         # Its deepseek_v3 flavors use flex attention, which context parallelism refuses.
         return TitanModel(known[0], known[0], known[1], None)
+    before = len(findings.refused)
     family = _family_of(model, findings)
     if family is None:
         return None
-    before = len(findings.refused)
     arguments = _ARGUMENTS[family](model, findings)
     if len(findings.refused) > before:
         return None
@@ -53,10 +55,22 @@ def titan_model(job: Job, findings: Findings) -> TitanModel | None:
 
 
 def _flavor_of(model: ModelSpec) -> tuple[str, str] | None:
-    for (family, flavor), slug in FLAVORS.items():
-        if family in _ARGUMENTS and preset(slug).read().spec.towers == model.towers:
+    for family, flavor in FLAVORS:
+        if family in _ARGUMENTS and flavor_model(family, flavor).towers == model.towers:
             return family, flavor
     return None
+
+
+@functools.cache
+def flavor_model(name: str, flavor: str) -> ModelSpec:
+    """The model of a flavor: a preset without layers that only multi-token prediction uses.
+
+    Raises:
+        KeyError: no such flavor is known.
+    """
+    slug = FLAVORS[name, flavor]
+    config = {key: value for key, value in preset(slug).config.items() if "nextn" not in key}
+    return model_from_config(config, name=slug, source=f"torchtitan {name} {flavor}").spec
 
 
 def _family_of(model: ModelSpec, findings: Findings) -> str | None:

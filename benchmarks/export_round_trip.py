@@ -1,0 +1,105 @@
+"""Whether exported plans read back as they were: the same layout and the same model.
+
+    python -m benchmarks.export_round_trip [--jobs 200] [--seed 0]
+
+Random valid layouts of several models (`benchmarks/export_jobs.py`) are drawn until so many are
+taken by the target; each is exported, written, and imported from its files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.export_jobs import Draws, exported_jobs
+from shardwright.planner.exporters.exported import Exported, Job
+from shardwright.planner.importers.reading import Reading
+from shardwright.planner.importers.torchtitan import read_torchtitan
+from shardwright.specs import Layout
+
+READERS: dict[str, Callable[[Path], Reading]] = {
+    "torchtitan": lambda folder: read_torchtitan(folder / "train.toml"),
+}
+"""By target: its files, read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What came back otherwise."""
+
+    model: str
+    what: str
+
+
+def difference(target: str, job: Job, exported: Exported) -> Difference | None:
+    """The first field of the layout, or the model, that import gives otherwise; None if none."""
+    with tempfile.TemporaryDirectory() as name:
+        for file, text in exported.files.items():
+            (Path(name) / file).write_text(text, encoding="utf-8")
+        reading = READERS[target](Path(name))
+    if reading.layout is None or reading.model is None:
+        return Difference(job.model.name, f"not read: {'; '.join(reading.unread)}")
+    if reading.conflicts:
+        return Difference(job.model.name, f"conflicts: {'; '.join(reading.conflicts)}")
+    ours, theirs = plain(job.layout), plain(reading.layout)
+    for field in Layout.model_fields:
+        if getattr(ours, field) != getattr(theirs, field):
+            return Difference(
+                job.model.name, f"{field}: {getattr(ours, field)} became {getattr(theirs, field)}"
+            )
+    return model_difference(job, reading)
+
+
+def model_difference(job: Job, reading: Reading) -> Difference | None:
+    """The first block of the model that differs."""
+    assert reading.model is not None
+    pairs = zip(job.model.decoder.blocks, reading.model.decoder.blocks, strict=False)
+    for ours, theirs in pairs:
+        if ours != theirs:
+            return Difference(job.model.name, f"{ours.kind}: {ours} became {theirs}")
+    if job.model.num_parameters != reading.model.num_parameters:
+        return Difference(job.model.name, "the number of parameters differs")
+    return None
+
+
+def plain(layout: Layout) -> Layout:
+    """Recomputation of all of a stage's layers, said as such; nothing else is changed."""
+    entries = tuple(
+        entry.model_copy(update={"num_layers": None})
+        if entry.policy == "full" and (entry.num_layers or 0) >= stage.num_layers
+        else entry
+        for entry, stage in zip(layout.recompute, layout.stages, strict=True)
+    )
+    return layout.model_copy(update={"recompute": entries})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    failed = 0
+    for target in READERS:
+        draws, start_s, bad = Draws(), time.process_time(), []
+        for job, exported in exported_jobs(target, given.jobs, seed=given.seed, draws=draws):
+            found = difference(target, job, exported)
+            bad += [found] if found is not None else []
+        taken_s = time.process_time() - start_s
+        sys.stdout.write(
+            f"{target}: {given.jobs - len(bad)} of {given.jobs} come back the same;"
+            f" {draws.num_drawn} drawn, {draws.invalid} broke our rules,"
+            f" {draws.refused.total()} refused by the target; {taken_s:.1f} s\n"
+        )
+        for one in bad[:10]:
+            sys.stdout.write(f"  {one.model}: {one.what[:200]}\n")
+        failed += len(bad)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
