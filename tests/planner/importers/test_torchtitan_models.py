@@ -53,7 +53,7 @@ def test_a_module_is_read_and_not_run(tmp_path: Path) -> None:
     path = tmp_path / "m.py"
     bad = tmp_path / "touched"
     path.write_text(
-        f"open({str(bad)!r}, 'w')\nA = Qwen3ModelArgs(dim=512, n_layers=4, n_heads=4)\n"
+        f"open({str(bad)!r}, 'w')\nA = Qwen3ModelArgs(dim=512, n_layers=4, n_heads=8)\n"
     )
     model, reason = model_of_module(path)
     assert reason is None

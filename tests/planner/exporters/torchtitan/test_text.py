@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import tomllib
+from typing import Any
 
 from shardwright.planner.exporters.torchtitan.text import toml_text, toml_value
 
 
 def test_tables_come_back() -> None:
-    tables = {
+    tables: dict[str, dict[str, Any]] = {
         "one": {"text": 'a "b"\n\\ é', "count": 3, "small": 1e-8, "flag": True, "none": None},
         "two.inner": {"list": [f"layers.{n}" for n in range(99)], "nested": [["a"], ["b", "c"]]},
         "empty": {"none": None},
