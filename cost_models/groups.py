@@ -66,7 +66,7 @@ class GroupPrices:
         """
         if self.size(group) == 1:
             return 0.0
-        busy = busy_ranks or self.ranks_per_node
+        busy = min(busy_ranks or self.ranks_per_node, self.ranks_per_node)
         return max(
             self._communication.seconds_on(collective, path, max(1, busy // path.shape[0]))
             for path in self.paths(group, pp_rank)

@@ -16,6 +16,7 @@ from shardwright.hardware_profiles.measure.operation import (
     TimedOperation,
     load_operations,
 )
+from shardwright.hardware_profiles.measure.party import Party
 from shardwright.hardware_profiles.measure.plan import MeasurePlan
 from shardwright.hardware_profiles.measure.timing import Arena, Timer
 from shardwright.hardware_profiles.profile import Curve, Parameter
@@ -38,7 +39,7 @@ class Bench:
     """One rank's place in the measurement."""
 
     rank: int
-    world: int
+    party: Party
     device: torch.device
     plan: MeasurePlan
     messages_fd: int | None = None
@@ -75,6 +76,10 @@ class Bench:
         for _ in range(OPERATIONS_BETWEEN):
             self._others[self._next_other].make_call().run()
             self._next_other = (self._next_other + 1) % len(self._others)
+
+    @property
+    def world(self) -> int:
+        return self.party.world
 
     @property
     def leads(self) -> bool:

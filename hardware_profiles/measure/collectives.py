@@ -6,6 +6,7 @@ every dtype, since adding up is part of their cost; the others move bytes and ar
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,14 +21,19 @@ from shardwright.hardware_profiles.measure.timing import collector_off, summaris
 from shardwright.hardware_profiles.profile import Curve, Point
 from shardwright.specs.training import DType
 
+GroupShape = tuple[int, int]
+"""(Ranks per node, nodes)."""
+
 ALIGNED_SAMPLE_S = 2e-3
 """Calls are repeated back to back until a sample lasts this long, so that the ranks' unequal
 departures from the barrier do not count."""
+ALIGNED_BARRIERS = 4
+"""And as many times as long as a barrier, after which ranks leave apart by a part of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group that this rank belongs to, of neighbouring ranks."""
+    """A group that this rank belongs to: neighbours of a node, or equal places of several."""
 
     process_group: dist.ProcessGroup
     ranks: tuple[int, ...]
@@ -89,14 +95,24 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def group_sizes(world: int) -> list[int]:
-    """Every size that divides the world, but 1: those that a layout's axes can have."""
-    return [size for size in range(2, world + 1) if world % size == 0]
+def group_shapes(ranks_per_node: int, num_nodes: int) -> list[GroupShape]:
+    """(Ranks per node, nodes) of groups: whatever divides both, those that a layout's axes can
+    have.
+
+    >>> group_shapes(2, 2)
+    [(2, 1), (1, 2), (2, 2)]
+    """
+    widths, counts = _divisors(ranks_per_node), _divisors(num_nodes)
+    return [(width, nodes) for nodes in counts for width in widths if width * nodes > 1]
 
 
-def concurrencies(world: int, size: int) -> list[int]:
-    """One group alone, and all of them at once."""
-    return sorted({1, world // size})
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
+def concurrencies(ranks_per_node: int, width: int) -> list[int]:
+    """One group of a node alone, and all of them, on all nodes, at once."""
+    return sorted({1, ranks_per_node // width})
 
 
 def collective_curves(bench: Bench, budget_s: float) -> Iterator[Curve]:
@@ -106,17 +122,18 @@ def collective_curves(bench: Bench, budget_s: float) -> Iterator[Curve]:
     """
     cases = _cases(bench)
     point_s = budget_s / max(1, len(cases)) / len(bench.plan.collective_bytes)
-    groups = {size: _own_group(bench, size) for size in sorted({case.size for case in cases})}
+    groups = {shape: _own_group(bench, shape) for shape in sorted({case.shape for case in cases})}
     for case in cases:
-        group = groups[case.size]
-        taking_part = group if bench.rank < case.size * case.concurrency else None
-        points = []
+        taking_part = groups[case.shape] if case.includes(bench) else None
+        points: list[Point] = []
         for num_bytes in _sizes(bench, case):
+            if points and points[-1].median_s > bench.plan.longest_collective_s:
+                break
             bench.barrier()
             samples = _samples(bench, case, taking_part, num_bytes, point_s)
             points.append(_slowest(bench, num_bytes, samples))
         yield Curve(
-            quantity="bytes", op=case.name, dtype=case.dtype, group_shape=(case.size, 1),
+            quantity="bytes", op=case.name, dtype=case.dtype, group_shape=case.shape,
             concurrency=case.concurrency, points=tuple(points),
         )  # fmt: skip
 
@@ -127,38 +144,65 @@ class Case:
 
     name: str
     dtype: DType
-    size: int
-    """Ranks of a group."""
+    shape: GroupShape
     concurrency: int
-    """Groups at once."""
+    """Groups of a node at once."""
 
     @property
     def kind(self) -> Kind:
         return KINDS[self.name]
 
+    @property
+    def size(self) -> int:
+        """Ranks of a group."""
+        return math.prod(self.shape)
+
+    def includes(self, bench: Bench) -> bool:
+        """Whether this rank's group takes part: all do where a node's groups all do, else the first
+        of the first nodes."""
+        width, nodes = self.shape
+        per_node = bench.party.ranks_per_node
+        node, place = divmod(bench.rank, per_node)
+        return place // width < self.concurrency and (
+            node < nodes or self.concurrency * width == per_node
+        )
+
 
 def _cases(bench: Bench) -> list[Case]:
-    dtypes = bench.plan.dtypes
-    sizes = group_sizes(bench.world)
+    dtypes, per_node = bench.plan.dtypes, bench.party.ranks_per_node
+    shapes = group_shapes(per_node, bench.party.num_nodes)
+    pairs = [(2, 1)] * (per_node > 1) + [(1, 2)] * (bench.party.num_nodes > 1)
     return [
-        Case(name, dtype, size, concurrency)
+        Case(name, dtype, shape, concurrency)
         for name, kind in KINDS.items()
         for dtype in (dtypes if kind.reduces else dtypes[:1])
-        for size in ([2] if kind.pairs_only and sizes else sizes)
-        for concurrency in concurrencies(bench.world, size)
+        for shape in (pairs if kind.pairs_only else shapes)
+        for concurrency in concurrencies(per_node, shape[0])
     ]
 
 
-def _own_group(bench: Bench, size: int) -> Group | None:
-    """This rank's group of that size, None for those left over; every rank takes part in making
+def _own_group(bench: Bench, shape: GroupShape) -> Group | None:
+    """This rank's group of that shape, None for those left over; every rank takes part in making
     all of them."""
     own: Group | None = None
-    for first in range(0, bench.world - size + 1, size):
-        ranks = tuple(range(first, first + size))
+    for ranks in groups_of(shape, bench.party.ranks_per_node, bench.party.num_nodes):
         process_group = dist.new_group(list(ranks))
         if bench.rank in ranks:
             own = Group(process_group, ranks)
     return own
+
+
+def groups_of(shape: GroupShape, ranks_per_node: int, num_nodes: int) -> Iterator[tuple[int, ...]]:
+    """The ranks of all groups of a shape that lie side by side; what is left over is in none.
+
+    >>> list(groups_of((1, 2), 2, 2))
+    [(0, 2), (1, 3)]
+    """
+    width, nodes = shape
+    for first_node in range(0, num_nodes - nodes + 1, nodes):
+        for place in range(0, ranks_per_node - width + 1, width):
+            firsts = [(first_node + n) * ranks_per_node + place for n in range(nodes)]
+            yield tuple(first + i for first in firsts for i in range(width))
 
 
 def _sizes(bench: Bench, case: Case) -> list[int]:
@@ -176,6 +220,7 @@ def _samples(
         return []
     kind, arena = case.kind, bench.arena(case.dtype)
     numel = num_bytes // arena.element_bytes
+    aligned_s = max(ALIGNED_SAMPLE_S, ALIGNED_BARRIERS * _barrier_s(bench, group))
 
     def sample(calls: int) -> float:
         tensors = [arena.take(numel) for _ in range(calls)]
@@ -189,9 +234,17 @@ def _samples(
     with collector_off():
         sample(1)
         once_s = _agreed(bench, group, sample(1))
-        calls = max(1, min(64, round(ALIGNED_SAMPLE_S / once_s)))
+        calls = max(1, min(64, round(aligned_s / once_s)))
         wanted = max(bench.plan.min_samples, min(30, round(point_s / (once_s * calls))))
         return [sample(calls) for _ in range(wanted)]
+
+
+def _barrier_s(bench: Bench, group: Group) -> float:
+    """What a barrier takes, on every rank of the group."""
+    _align(bench, group)
+    started = time.perf_counter()
+    _align(bench, group)
+    return _agreed(bench, group, time.perf_counter() - started)
 
 
 def _align(bench: Bench, group: Group) -> None:

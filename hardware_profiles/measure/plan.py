@@ -33,6 +33,8 @@ class MeasurePlan(Spec):
         2**10, 2**13, 2**15, 2**17, 2**19, 2**21, 2**23, 2**25,
     )  # fmt: skip
     """Input bytes per rank."""
+    longest_collective_s: PositiveFloat = 0.1
+    """Larger sizes than the first that takes longer are not measured: their rate is that one's."""
     arena_bytes: PositiveInt = 64 * MIB
     """Operands and results are spread over this much memory each: more than a core's caches and
     the pages that it translates without a walk."""

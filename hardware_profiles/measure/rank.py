@@ -1,6 +1,6 @@
 """One rank of a measurement: ``python -m shardwright.hardware_profiles.measure.rank ...``.
 
-Arguments: rank, ranks in all, the file that the ranks meet at, the pipe for results, the plan.
+Arguments: rank, ranks in all, where the ranks meet, the pipe for results, the plan, the party.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import sys
 import threading
 from datetime import timedelta
 
+from shardwright.hardware_profiles.measure.party import Party
 from shardwright.hardware_profiles.measure.plan import MeasurePlan
-from shardwright.hardware_profiles.rank_environment import pin_to_core
+from shardwright.hardware_profiles.rank_environment import pin_among
 
 COLLECTIVE_TIMEOUT = timedelta(seconds=300)
 """Ranks wait for rank 0 while it measures alone; the starter's own limit is stricter."""
@@ -22,11 +23,11 @@ kept, and the few large temporaries of one call."""
 
 
 def main(arguments: list[str]) -> None:
-    rank, world, messages_fd = int(arguments[0]), int(arguments[1]), int(arguments[3])
+    rank, messages_fd = int(arguments[0]), int(arguments[3])
     threading.Thread(target=_end_with_starter, daemon=True).start()
-    pin_to_core(rank, world)  # before torch makes threads
     plan = MeasurePlan.from_json(arguments[4], source="the measurement's plan")
-    _measure(rank, world, arguments[2], messages_fd, plan)
+    party = Party.from_json(arguments[5], source="the measurement's ranks")
+    _measure(rank, party, arguments[2], messages_fd, plan)
 
 
 def _end_with_starter() -> None:
@@ -36,7 +37,8 @@ def _end_with_starter() -> None:
     os._exit(1)
 
 
-def _measure(rank: int, world: int, store: str, messages_fd: int, plan: MeasurePlan) -> None:
+def _measure(rank: int, party: Party, meeting: str, messages_fd: int, plan: MeasurePlan) -> None:
+    pin_among(party.core_claims, rank)  # before torch makes threads
     import torch
     import torch.distributed as dist
 
@@ -50,15 +52,15 @@ def _measure(rank: int, world: int, store: str, messages_fd: int, plan: MeasureP
     from shardwright.hardware_profiles.measure.timing import grow_heap
 
     torch.set_num_threads(1)
-    device = torch_device(rank)
+    device = torch_device(rank % party.ranks_per_node)
     if device.type == "cpu":
         grow_heap(HEAP_ARENAS * plan.arena_bytes)
     dist.init_process_group(
-        collective_backend(current_device_type()), init_method=f"file://{store}", rank=rank,
-        world_size=world, timeout=COLLECTIVE_TIMEOUT,
+        collective_backend(current_device_type()), init_method=meeting, rank=rank,
+        world_size=party.world, timeout=COLLECTIVE_TIMEOUT,
     )  # fmt: skip
     try:
-        run_phases(Bench(rank, world, device, plan, messages_fd))
+        run_phases(Bench(rank, party, device, plan, messages_fd))
     finally:
         dist.destroy_process_group()
 

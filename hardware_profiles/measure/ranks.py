@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import shardwright
+from shardwright.hardware_profiles.measure.party import Party
 from shardwright.hardware_profiles.measure.plan import MeasurePlan
 from shardwright.hardware_profiles.rank_environment import rank_environment
 from shardwright.specs import RunError
@@ -51,7 +52,7 @@ class RankProcess:
 
 
 def measure_on_ranks(
-    num_ranks: int,
+    party: Party,
     device_type: str,
     plan: MeasurePlan,
     on_message: Callable[[Message], None],
@@ -59,22 +60,25 @@ def measure_on_ranks(
     timeout_s: float,
     module: str = RANK_MODULE,
 ) -> None:
-    """Run ``module`` as ``num_ranks`` processes and hand on every message that rank 0 sends.
+    """Run ``module`` as the party's processes of this machine, and hand on every message that rank
+    0 sends, where it is one of them.
 
     Raises:
         RunError: a rank ended early, or all of them took longer than ``timeout_s``. No process is
             left behind, also when ``on_message`` raises or the user interrupts.
     """
-    with _started(num_ranks, device_type, plan, module) as (ranks, messages):
+    with _started(party, device_type, plan, module) as (ranks, messages):
         deadline = time.monotonic() + timeout_s
         for message in _messages(messages, ranks, deadline, timeout_s):
             on_message(message)
-        _wait_for_all(ranks, min(deadline, time.monotonic() + GRACE_S), timeout_s)
+        if party.leads:
+            deadline = min(deadline, time.monotonic() + GRACE_S)
+        _wait_for_all(ranks, deadline, timeout_s)
 
 
 @contextmanager
 def _started(
-    num_ranks: int, device_type: str, plan: MeasurePlan, module: str
+    party: Party, device_type: str, plan: MeasurePlan, module: str
 ) -> Iterator[tuple[list[RankProcess], IO[bytes]]]:
     """Start the ranks; on leaving, whatever still runs is killed and reaped."""
     receiving, sending = os.pipe()
@@ -82,9 +86,10 @@ def _started(
     with tempfile.TemporaryDirectory(prefix="shardwright-profile-") as folder, \
             os.fdopen(receiving, "rb", buffering=0) as messages:  # fmt: skip
         try:
-            for rank in range(num_ranks):
-                arguments = [sys.executable, "-m", module, str(rank), str(num_ranks),
-                             str(Path(folder) / "store"), str(sending), plan.to_json()]  # fmt: skip
+            meeting = party.meeting or f"file://{Path(folder) / 'store'}"
+            for rank in party.here:
+                arguments = [sys.executable, "-m", module, str(rank), str(party.world), meeting,
+                             str(sending), plan.to_json(), party.to_json()]  # fmt: skip
                 log = Path(folder) / f"rank-{rank}.log"
                 ranks.append(_start(rank, arguments, device_type, sending, log))
             os.close(sending)
@@ -110,6 +115,7 @@ def _start(
         **os.environ,
         **rank_environment(device_type),
         "PYTHONPATH": os.pathsep.join(paths),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 of these ranks keeps the store itself
     }
     with log.open("wb") as stderr:
         process = subprocess.Popen(

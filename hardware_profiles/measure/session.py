@@ -13,6 +13,7 @@ from importlib import resources
 
 from shardwright.hardware_profiles.device import current_device_type
 from shardwright.hardware_profiles.discover import local_cluster
+from shardwright.hardware_profiles.measure.party import Party
 from shardwright.hardware_profiles.measure.plan import MeasurePlan
 from shardwright.hardware_profiles.measure.ranks import Message, measure_on_ranks
 from shardwright.hardware_profiles.profile import (
@@ -21,7 +22,7 @@ from shardwright.hardware_profiles.profile import (
     Parameter,
     ProfileProvenance,
 )
-from shardwright.specs import AcceleratorSpec, ClusterSpec, InputError, LinkTier
+from shardwright.specs import AcceleratorSpec, ClusterSpec, InputError, LinkTier, SharedResource
 from shardwright.specs.training import DType
 
 START_S = 120.0
@@ -49,20 +50,72 @@ def profile(
     """
     if num_ranks < 1:
         raise InputError(f"cannot profile with {num_ranks} ranks", fix="ask for at least 1")
+    made = profile_party(Party.local(num_ranks), progress=progress, plan=plan)
+    assert made is not None, "rank 0 is one of this machine's"
+    return made
+
+
+def profile_party(
+    party: Party,
+    *,
+    progress: Callable[[str, float], None] | None = None,
+    plan: MeasurePlan | None = None,
+) -> HardwareProfile | None:
+    """As `profile`, over several nodes: to be called by each process of a launch, with its ranks.
+
+    Returns:
+        The profile where rank 0 is started here, else None.
+    """
     device_type = current_device_type()
-    cluster = local_cluster(num_ranks)
+    cluster = cluster_of(party)
     plan = plan or MeasurePlan.full(device_type)
     findings = Findings(progress)
     measure_on_ranks(
-        num_ranks, device_type, plan, findings.add, timeout_s=START_S + SLACK * plan.budget_s
+        party, device_type, plan, findings.add, timeout_s=START_S + SLACK * plan.budget_s
     )
+    if not party.leads:
+        return None
     return HardwareProfile(
         provenance=_provenance(),
         devices=with_measured_rates(cluster, findings.curves, findings.parameters),
         curves=tuple(findings.curves),
         parameters=(*findings.parameters, *accuracy(cluster)),
-        num_ranks=num_ranks,
+        num_ranks=party.world,
     )
+
+
+def cluster_of(party: Party) -> ClusterSpec:
+    """The party's nodes, all taken to be like this one; links between them are measured later.
+
+    Raises:
+        InputError: more ranks than accelerators, or nodes that are not alike.
+    """
+    cluster = local_cluster(party.ranks_per_node)
+    if party.num_nodes == 1:
+        return cluster
+    party.check_alike()
+    (group,) = cluster.groups
+    device, shared = group.accelerator, group.shared_resources
+    if device.vendor == "cpu":
+        # Containers of one machine share its memory, and perhaps its cores.
+        usable_bytes = device.usable_memory_bytes // party.nodes_on_machine
+        device = device.model_copy(update={"usable_memory_bytes": max(1, usable_bytes)})
+        together = len(party.sharers(0))
+        if together > party.ranks_per_node:
+            cores = SharedResource(kind="cores", capacity=party.num_cores, ranks=together)
+            shared = (cores,)
+    network = LinkTier(
+        name="network", bandwidth_bytes_per_s=group.intra_node.bandwidth_bytes_per_s,
+        latency_s=0.0, provenance="derived", source="unknown until profiled",
+    )  # fmt: skip
+    update = {
+        "num_nodes": party.num_nodes,
+        "accelerator": device,
+        "inter_node": network,
+        "shared_resources": shared,
+    }
+    name = f"{cluster.name}-x{party.num_nodes}"
+    return cluster.model_copy(update={"name": name, "groups": (group.model_copy(update=update),)})
 
 
 def accuracy(cluster: ClusterSpec) -> tuple[Parameter, ...]:
@@ -119,7 +172,12 @@ def with_measured_rates(
         }
     )
     group = group.model_copy(
-        update={"accelerator": measured, "intra_node": _measured_tier(group.intra_node, curves)}
+        update={
+            "accelerator": measured,
+            "intra_node": _measured_tier(group.intra_node, curves, crosses=False),
+            "inter_node": group.inter_node
+            and _measured_tier(group.inter_node, curves, crosses=True),
+        }
     )
     return cluster.model_copy(update={"groups": (group,)})
 
@@ -143,9 +201,15 @@ def _peaks(device: AcceleratorSpec, curves: list[Curve], share: float) -> dict[D
     return measured | stated
 
 
-def _measured_tier(tier: LinkTier, curves: list[Curve]) -> LinkTier:
-    """Latency and bandwidth of messages between two ranks."""
-    messages = [c for c in curves if c.op == "send_recv" and c.concurrency == 1]
+def _measured_tier(tier: LinkTier, curves: list[Curve], *, crosses: bool) -> LinkTier:
+    """Latency and bandwidth of messages between two ranks of a node, or of two nodes."""
+    messages = [
+        curve
+        for curve in curves
+        if curve.op == "send_recv"
+        and curve.concurrency == 1
+        and (curve.group_shape[1] > 1) == crosses
+    ]
     if not messages:
         return tier
     return tier.model_copy(

@@ -1,8 +1,10 @@
 """How much slower computing gets while several ranks of the node compute at once.
 
-Ranks share cores, caches and memory. A few typical operations are repeated by 1, 2, .. ranks at
-once for a while; the mean over that while counts, since a rank that shares a core is halted for
-longer than a call lasts. Curves are called ``shared/{kind}``, and their ratios are what matters.
+Ranks share cores, caches and memory. Which ranks do, their claims tell: those of a node, or of
+several nodes that are containers of one machine; all such sets measure at the same time. A few
+typical operations are repeated by 1, 2, .. ranks at once for a while; the mean over that while
+counts, since a rank that shares a core is halted for longer than a call lasts. Curves are called
+``shared/{kind}``, and their ratios are what matters.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def sharing_curves(bench: Bench, budget_s: float) -> Iterator[Curve]:
         ("attention", "flops", _attention, plan.sequences[:2]),
         ("elementwise", "bytes", _elementwise, plan.elementwise_bytes[::2]),
     )
-    counts = busy_counts(bench.world)
+    counts = busy_counts(len(bench.party.sharers(bench.rank)))
     num_windows = len(plan.dtypes) * len(counts) * sum(len(sizes) for *_, sizes in kinds)
     window_s = budget_s / num_windows / 1.2
     for (kind, quantity, make, sizes), dtype, busy in product(kinds, plan.dtypes, counts):
@@ -87,15 +89,16 @@ def sharing_curves(bench: Bench, budget_s: float) -> Iterator[Curve]:
 def _window(
     bench: Bench, dtype: DType, make: Maker, size: int, busy: int, window_s: float
 ) -> Point:
-    """Mean seconds per call over a window in which the first ``busy`` ranks all compute."""
+    """Mean seconds per call over a window in which the first ``busy`` ranks of each set compute."""
     x, run = make(bench.arena(dtype), size)
     run()
     bench.barrier()
-    own_s = _mean_of_window(bench, run, window_s) if bench.rank < busy else 0.0
+    is_busy = bench.party.sharers(bench.rank).index(bench.rank) < busy
+    own_s = _mean_of_window(bench, run, window_s) if is_busy else 0.0
     mine = torch.tensor([own_s], dtype=torch.float32, device=bench.device)
     everyone = mine.new_empty(bench.world)
     dist.all_gather_into_tensor(everyone, mine)
-    means = everyone[:busy].tolist()
+    means = [float(everyone[rank]) for rank in bench.party.sharers(0)[:busy]]
     spread = summarise(x, means).spread_s
     return Point(x, sum(means) / busy, spread, busy)
 

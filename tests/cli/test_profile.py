@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch._C._distributed_c10d import HashStore
 
 from shardwright.cli import execute
 from shardwright.cli.profile import load_if_fitting
 from shardwright.hardware_profiles.discover import local_cluster
+from shardwright.hardware_profiles.measure import Party
 from shardwright.hardware_profiles.profile import HardwareProfile, Parameter, ProfileProvenance
 
 
@@ -27,6 +29,38 @@ def profile_of(num_ranks: int, *, torch: str | None = None) -> HardwareProfile:
         ),
         num_ranks=num_ranks,
     )
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_inside_a_launch_all_its_nodes_are_measured(
+    rank: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two nodes of one rank each; the process of rank 0 alone writes and prints."""
+    parties: list[Party] = []
+
+    def measure(party: Party, **_: object) -> HardwareProfile | None:
+        parties.append(party)
+        return profile_of(2) if party.leads else None
+
+    monkeypatch.setattr("shardwright.hardware_profiles.measure.profile_party", measure)
+    store = HashStore()
+    claims = {f"shardwright-seats/cores/{other}": f"machine{other}:0,1" for other in (0, 1)}
+    for key, value in ({"shardwright-seats/port": "1234"} | claims).items():
+        store.set(key, value)
+    monkeypatch.setattr("shardwright.runtime.seats.meet", lambda *_: store)
+    variables = {"RANK": f"{rank}", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                 "MASTER_ADDR": "first", "MASTER_PORT": "1"}  # fmt: skip
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    path = tmp_path / "p.json"
+    assert execute(["profile", "-o", str(path), "--json"]) == 0
+    (party,) = parties
+    assert (party.here, party.world, party.num_nodes) == ((rank,), 2, 2)
+    assert party.meeting is not None
+    assert party.meeting.startswith("tcp://first:")
+    assert path.exists() == (rank == 0)
+    assert bool(capsys.readouterr().out) == (rank == 0)
+    assert execute(["profile", "-o", str(tmp_path / "q.json"), "--ranks", "3"]) == 2
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import torch
 from shardwright.cost_models.curves import shape_class
 from shardwright.hardware_profiles.measure.attention import HEAD_COUNTS, attention_curves
 from shardwright.hardware_profiles.measure.bench import Bench
+from shardwright.hardware_profiles.measure.party import Party
 from shardwright.hardware_profiles.profile import Curve
 from shardwright.specs.training import DType
 from tests.hardware_profiles.measure.stub_operations import HEAD_S, tiny_plan
@@ -15,7 +16,7 @@ Key = tuple[str, DType, int, int]
 
 
 def measure(**changes: object) -> dict[Key, Curve]:
-    bench = Bench(0, 1, torch.device("cpu"), tiny_plan(**changes))
+    bench = Bench(0, Party.local(1), torch.device("cpu"), tiny_plan(**changes))
     curves = {}
     for curve in attention_curves(bench, budget_s=0.01):
         op, extents = shape_class(curve)

@@ -14,6 +14,7 @@ import torch
 
 from shardwright.hardware_profiles.measure.bench import TORCH_DTYPES, Bench
 from shardwright.hardware_profiles.measure.operation import TimedOperation
+from shardwright.hardware_profiles.measure.party import Party
 from shardwright.hardware_profiles.measure.timing import Arena, Call
 from shardwright.hardware_profiles.profile import Curve, Parameter, Point
 from shardwright.specs.training import DTYPE_BYTES, DType
@@ -32,7 +33,7 @@ class Listener:
         self._heard = bytearray()
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
-        self.bench = Bench(rank, 2, CPU, tiny_plan(**changes), self._sending)
+        self.bench = Bench(rank, Party.local(2), CPU, tiny_plan(**changes), self._sending)
 
     def messages(self) -> list[dict[str, object]]:
         """All of them; ends the conversation."""
@@ -47,7 +48,7 @@ class Listener:
 
 
 def test_every_dtype_has_an_arena_of_its_own_that_is_made_once() -> None:
-    bench = Bench(0, 1, CPU, tiny_plan())
+    bench = Bench(0, Party.local(1), CPU, tiny_plan())
     for dtype, in_torch in TORCH_DTYPES.items():
         arena = bench.arena(dtype)
         assert arena.take(2).dtype == in_torch
@@ -74,7 +75,7 @@ class TestMessages:
         assert listener.messages() == []
 
     def test_where_nobody_listens_nothing_is_sent(self) -> None:
-        bench = Bench(0, 1, CPU, tiny_plan(), messages_fd=None)
+        bench = Bench(0, Party.local(1), CPU, tiny_plan(), messages_fd=None)
         bench.send_parameter(PARAMETER)
         bench.report_progress()
         assert bench.leads
@@ -124,7 +125,7 @@ def test_other_operations_run_in_turn_before_what_is_timed(
             yield TimedOperation(name, dtype, 1.0, lambda call=call: call, 0)  # type: ignore[misc]
 
     monkeypatch.setattr(stub_operations, "elementwise_operations", six)
-    bench = Bench(0, 1, CPU, tiny_plan())
+    bench = Bench(0, Party.local(1), CPU, tiny_plan())
     bench.timer(0.0).point(1, lambda: Call(partial(runs.append, "timed")), 0)
     assert Counter(runs) == {**dict.fromkeys("abcdef", 2), "timed": 1 + 3}
     assert [index for index, name in enumerate(runs) if name == "timed"] == [0, 5, 10, 15]
@@ -134,5 +135,5 @@ def test_ranks_wait_for_each_other(world_of_one: None, monkeypatch: pytest.Monke
     waited: list[object] = []
     original = torch.distributed.barrier
     monkeypatch.setattr(torch.distributed, "barrier", lambda: waited.append(original()))
-    Bench(0, 1, CPU, tiny_plan()).barrier()
+    Bench(0, Party.local(1), CPU, tiny_plan()).barrier()
     assert len(waited) == 1

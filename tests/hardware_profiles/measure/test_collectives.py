@@ -14,12 +14,15 @@ from shardwright.hardware_profiles.measure import collectives
 from shardwright.hardware_profiles.measure.bench import Bench
 from shardwright.hardware_profiles.measure.collectives import (
     KINDS,
+    Case,
     Group,
     Kind,
     collective_curves,
     concurrencies,
-    group_sizes,
+    group_shapes,
+    groups_of,
 )
+from shardwright.hardware_profiles.measure.party import Party
 from shardwright.hardware_profiles.profile import Curve
 from shardwright.runtime.ledger import Ledger
 from tests.distributed import run_on_ranks
@@ -31,10 +34,41 @@ SLOW_S = 0.02
 
 
 @pytest.mark.parametrize(
-    ("world", "sizes"), [(1, []), (2, [2]), (6, [2, 3, 6]), (8, [2, 4, 8]), (7, [7])]
+    ("ranks_per_node", "num_nodes", "shapes"),
+    [
+        (1, 1, []),
+        (6, 1, [(2, 1), (3, 1), (6, 1)]),
+        (2, 2, [(2, 1), (1, 2), (2, 2)]),
+        (1, 4, [(1, 2), (1, 4)]),
+    ],
 )
-def test_groups_are_those_that_divide_the_world(world: int, sizes: list[int]) -> None:
-    assert group_sizes(world) == sizes
+def test_groups_are_those_that_divide_nodes_and_their_number(
+    ranks_per_node: int, num_nodes: int, shapes: list[tuple[int, int]]
+) -> None:
+    assert group_shapes(ranks_per_node, num_nodes) == shapes
+
+
+def test_groups_take_equal_places_of_their_nodes() -> None:
+    assert list(groups_of((2, 1), 4, 2)) == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert list(groups_of((1, 2), 2, 4)) == [(0, 2), (1, 3), (4, 6), (5, 7)]
+    assert list(groups_of((2, 2), 4, 2)) == [(0, 1, 4, 5), (2, 3, 6, 7)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "concurrency", "ranks"),
+    [
+        ((2, 1), 1, [0, 1]),  # one group of one node
+        ((2, 1), 2, [0, 1, 2, 3, 4, 5, 6, 7]),  # all groups of all nodes
+        ((1, 2), 1, [0, 4]),
+        ((1, 2), 4, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ((4, 1), 1, [0, 1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_who_takes_part(shape: tuple[int, int], concurrency: int, ranks: list[int]) -> None:
+    case = Case("all_reduce", "fp32", shape, concurrency)
+    party = Party.local(8).model_copy(update={"ranks_per_node": 4})
+    found = [r for r in range(8) if case.includes(Bench(r, party, CPU, tiny_plan()))]
+    assert found == ranks
 
 
 def test_one_group_is_measured_alone_and_with_all_others() -> None:
@@ -44,12 +78,12 @@ def test_one_group_is_measured_alone_and_with_all_others() -> None:
 
 @pytest.mark.usefixtures("world_of_one")
 def test_a_rank_alone_has_no_collectives() -> None:
-    assert list(collective_curves(Bench(0, 1, CPU, tiny_plan()), budget_s=1.0)) == []
+    assert list(collective_curves(Bench(0, Party.local(1), CPU, tiny_plan()), budget_s=1.0)) == []
 
 
 def measure() -> list[Curve]:
     plan = tiny_plan(dtypes=("fp32", "bf16"), collective_bytes=SIZES)
-    return list(collective_curves(Bench(dist.get_rank(), 2, CPU, plan), budget_s=0.01))
+    return list(collective_curves(Bench(dist.get_rank(), Party.local(2), CPU, plan), budget_s=0.01))
 
 
 def measure_with_a_slow_rank() -> list[Curve]:
@@ -62,7 +96,7 @@ def measure_with_a_slow_rank() -> list[Curve]:
     kinds = {"all_reduce": Kind(call, reduces=True), "send_recv": Kind(call, messages=2)}
     plan = tiny_plan(collective_bytes=SIZES[:1])
     with mock.patch.object(collectives, "KINDS", kinds):
-        return list(collective_curves(Bench(rank, 2, CPU, plan), budget_s=0.01))
+        return list(collective_curves(Bench(rank, Party.local(2), CPU, plan), budget_s=0.01))
 
 
 def calls() -> dict[str, list[tuple[str, int]]]:

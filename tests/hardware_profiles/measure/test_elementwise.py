@@ -6,6 +6,7 @@ import torch
 
 from shardwright.hardware_profiles.measure.bench import Bench
 from shardwright.hardware_profiles.measure.elementwise import elementwise_curves, launch_curves
+from shardwright.hardware_profiles.measure.party import Party
 from shardwright.hardware_profiles.profile import Curve
 from shardwright.specs.training import DType
 from tests.hardware_profiles.measure.stub_operations import tiny_plan
@@ -14,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def measure(**changes: object) -> dict[tuple[str, DType], Curve]:
-    bench = Bench(0, 1, CPU, tiny_plan(**changes))
+    bench = Bench(0, Party.local(1), CPU, tiny_plan(**changes))
     curves = list(elementwise_curves(bench, budget_s=0.01))
     found = {(curve.op, curve.dtype): curve for curve in curves}
     assert len(found) == len(curves), "a curve came twice"
@@ -51,7 +52,9 @@ def test_no_tensor_is_shorter_than_a_row() -> None:
 
 
 def test_a_launch_is_measured_in_each_dtype_and_costs_less_than_much_work() -> None:
-    bench = Bench(0, 1, CPU, tiny_plan(dtypes=("fp32", "bf16"), elementwise_bytes=(2**23,)))
+    bench = Bench(
+        0, Party.local(1), CPU, tiny_plan(dtypes=("fp32", "bf16"), elementwise_bytes=(2**23,))
+    )
     launches = list(launch_curves(bench, budget_s=0.01))
     assert [(curve.quantity, curve.dtype) for curve in launches] == [
         ("launches", "fp32"),

@@ -12,6 +12,7 @@ from shardwright.hardware_profiles.measure.matmul import (
     extents_of,
     matmul_curves,
 )
+from shardwright.hardware_profiles.measure.party import Party
 from shardwright.hardware_profiles.measure.plan import MeasurePlan
 
 CPU = torch.device("cpu")
@@ -45,7 +46,7 @@ def test_no_product_is_larger_than_the_most() -> None:
 def test_a_form_is_the_product_of_its_extents(form: str, expected: tuple[int, int, int]) -> None:
     """What is timed for a layer of 4 tokens from 8 to 6 columns makes an [m, n] tensor."""
     assert extents_of(form, (4, 6, 8)) == expected
-    bench = Bench(0, 1, CPU, MeasurePlan.quick())
+    bench = Bench(0, Party.local(1), CPU, MeasurePlan.quick())
     operations = {
         op.name: op for op in bench.runtime.linear_operations(bench.arena("fp32"), "fp32", 4, 6, 8)
     }
@@ -58,7 +59,7 @@ def test_a_form_is_the_product_of_its_extents(form: str, expected: tuple[int, in
 
 def test_curves_cover_every_form_and_extent_and_ascend() -> None:
     plan = MeasurePlan.quick().model_copy(update={"largest_extent": 128, "arena_bytes": 2**20})
-    curves = list(matmul_curves(Bench(0, 1, CPU, plan), budget_s=0.5))
+    curves = list(matmul_curves(Bench(0, Party.local(1), CPU, plan), budget_s=0.5))
     assert {curve.op.partition("@")[0] for curve in curves} == {f"matmul/{f}" for f in FORMS}
     for curve in curves:
         sizes = [point.x for point in curve.points]

@@ -12,6 +12,7 @@ import torch
 
 from shardwright.hardware_profiles.measure import phases
 from shardwright.hardware_profiles.measure.bench import Bench
+from shardwright.hardware_profiles.measure.party import Party
 from shardwright.hardware_profiles.measure.phases import PHASES, Phase, run_phases
 from shardwright.hardware_profiles.profile import Curve, Parameter, Point
 from tests.hardware_profiles.measure.stub_operations import tiny_plan
@@ -25,7 +26,7 @@ def messages_of(rank: int, world: int) -> list[Message]:
     """What that rank says while it measures; little enough for a pipe to hold."""
     receiving, sending = os.pipe()
     try:
-        run_phases(Bench(rank, world, torch.device("cpu"), tiny_plan(), sending))
+        run_phases(Bench(rank, Party.local(world), torch.device("cpu"), tiny_plan(), sending))
     finally:
         os.close(sending)
         with os.fdopen(receiving) as stream:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwright.hardware_profiles.measure.party import Party
 from shardwright.hardware_profiles.measure.ranks import RANK_MODULE
 from tests.hardware_profiles.measure.stub_operations import tiny_plan
 
@@ -27,8 +28,8 @@ def started(
     store: Path, plan: str, *, world: int = 1, messages_fd: int = 99
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Rank 0; killed on leaving if it still runs."""
-    arguments = [sys.executable, "-m", RANK_MODULE, "0", str(world), str(store),
-                 str(messages_fd), plan]  # fmt: skip
+    arguments = [sys.executable, "-m", RANK_MODULE, "0", str(world), f"file://{store}",
+                 str(messages_fd), plan, Party.local(world).to_json()]  # fmt: skip
     process = subprocess.Popen(
         arguments, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdin=subprocess.PIPE,
         stderr=subprocess.PIPE, pass_fds=() if messages_fd == 99 else (messages_fd,),

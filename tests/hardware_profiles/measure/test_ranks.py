@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from shardwright.hardware_profiles.measure.party import Party
 from shardwright.hardware_profiles.measure.plan import MeasurePlan
 from shardwright.hardware_profiles.measure.ranks import measure_on_ranks
 from shardwright.specs import RunError
@@ -37,7 +38,9 @@ class Ranks:
         script = textwrap.dedent(prelude) + textwrap.dedent(body)
         (self.folder / "ranks_script.py").write_text(script)
         found: list[dict[str, Any]] = []
-        measure_on_ranks(2, "cpu", PLAN, found.append, timeout_s=timeout_s, module="ranks_script")
+        measure_on_ranks(
+            Party.local(2), "cpu", PLAN, found.append, timeout_s=timeout_s, module="ranks_script"
+        )
         return found
 
     def are_gone(self) -> bool:
@@ -122,7 +125,7 @@ class TestRanks:
             "time.sleep(60)\n"
         )
         with pytest.raises(KeyboardInterrupt):
-            measure_on_ranks(2, "cpu", PLAN, refuse, timeout_s=20, module="ranks_hang")
+            measure_on_ranks(Party.local(2), "cpu", PLAN, refuse, timeout_s=20, module="ranks_hang")
         assert ranks.are_gone()
 
     def test_pipes_are_closed(self, ranks: Ranks) -> None:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from shardwright.cost_models.compute import CoreSharing
 from shardwright.hardware_profiles.measure.bench import Bench
+from shardwright.hardware_profiles.measure.party import Party
 from shardwright.hardware_profiles.measure.sharing import busy_counts, sharing_curves
 from shardwright.hardware_profiles.profile import Curve
 from tests.hardware_profiles.measure.stub_operations import tiny_plan
@@ -24,7 +25,9 @@ def test_busy_ranks_double_up_to_all_of_them(world: int, counts: list[int]) -> N
 
 def alone(budget_s: float) -> dict[str, Curve]:
     plan = tiny_plan(largest_extent=256, elementwise_bytes=(2**10, 2**11, 2**12))
-    return {curve.op: curve for curve in sharing_curves(Bench(0, 1, CPU, plan), budget_s)}
+    return {
+        curve.op: curve for curve in sharing_curves(Bench(0, Party.local(1), CPU, plan), budget_s)
+    }
 
 
 @pytest.mark.usefixtures("world_of_one")
@@ -64,7 +67,7 @@ def test_the_mean_is_that_of_the_ranks_that_are_busy(
         everyone[rank] = mine
 
     monkeypatch.setattr(dist, "all_gather_into_tensor", gather)
-    curves = list(sharing_curves(Bench(rank, 2, CPU, tiny_plan()), budget_s=0.02))
+    curves = list(sharing_curves(Bench(rank, Party.local(2), CPU, tiny_plan()), budget_s=0.02))
     assert [curve.concurrency for curve in curves] == [1, 2] * 3
     points = [(curve.concurrency, point) for curve in curves for point in curve.points]
     for (busy, point), own_s in zip(points, told, strict=True):
