@@ -83,8 +83,13 @@ class Bench:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank measures what one rank alone measures, and sends the results."""
+        """Whether this rank sends the results."""
         return self.rank == 0
+
+    @property
+    def measures_alone(self) -> bool:
+        """Whether this rank measures what one rank of a set that shares cores measures alone."""
+        return self.party.sharers(self.rank)[0] == self.rank
 
     def barrier(self) -> None:
         if self.device.type == "cpu":

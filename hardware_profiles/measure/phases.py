@@ -23,7 +23,9 @@ class Phase:
     share: float
     curves: Callable[[Bench, float], Iterator[Curve]]
     all_ranks: bool = False
-    """All ranks take part; otherwise the first measures and the others stay idle."""
+    """All ranks take part; otherwise the first of each set that shares cores measures, all at the
+    same time, as nodes are busy in training, and the others stay idle. Rank 0's figures count:
+    where nodes are containers of one machine, they slow each other down as they will."""
 
 
 PHASES = (
@@ -48,7 +50,7 @@ def run_phases(bench: Bench) -> None:
     done = 0.0
     for phase in PHASES:
         bench.begin(phase.doing, done, phase.share)
-        if phase.all_ranks or bench.leads:
+        if phase.all_ranks or bench.measures_alone:
             for curve in phase.curves(bench, phase.share * bench.plan.budget_s):
                 bench.send_curve(curve)
                 bench.report_progress()

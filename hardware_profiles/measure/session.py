@@ -101,7 +101,7 @@ def cluster_of(party: Party) -> ClusterSpec:
         usable_bytes = device.usable_memory_bytes // party.nodes_on_machine
         device = device.model_copy(update={"usable_memory_bytes": max(1, usable_bytes)})
         together = len(party.sharers(0))
-        if together > party.ranks_per_node:
+        if together != party.ranks_per_node:
             cores = SharedResource(kind="cores", capacity=party.num_cores, ranks=together)
             shared = (cores,)
     network = LinkTier(

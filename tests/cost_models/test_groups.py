@@ -98,3 +98,9 @@ def test_fewer_busy_ranks_mean_fewer_groups_at_once() -> None:
     found = prices(WorldSize(tp=2, dp=4), num_nodes=1)
     assert found.ranks_per_node == 8
     assert found.seconds(SUM, "tp", 0, 2) <= found.seconds(SUM, "tp", 0)
+
+
+def test_ranks_of_other_nodes_do_not_crowd_a_node() -> None:
+    """Where containers of one machine share cores, more ranks are busy at once than a node has."""
+    found = prices(WorldSize(tp=2, dp=4), num_nodes=1)
+    assert found.seconds(SUM, "tp", 0, 16) == found.seconds(SUM, "tp", 0, 8)

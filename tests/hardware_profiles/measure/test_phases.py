@@ -93,3 +93,20 @@ def test_the_first_rank_measures_alone_what_others_do_not_share(
     assert list(budgets) == measured
     assert budgets["everyone"] == pytest.approx(0.75 * tiny_plan().budget_s)
     assert [curve.op for curve in curves_in(messages)] == said
+
+
+@pytest.mark.parametrize(
+    ("claims", "measuring"),
+    [
+        (("a:0,1", "a:0,1", "b:0,1", "b:0,1"), [0, 2]),  # two machines
+        (("a:0", "a:0", "a:1", "a:1"), [0, 2]),  # containers with cores of their own
+        (("a:0,1", "a:0,1", "a:0,1", "a:0,1"), [0]),  # containers that share cores
+        (("a:0", "a:1", "a:2", "a:3"), [0, 1, 2, 3]),  # a core for each
+    ],
+)
+def test_the_first_of_each_set_that_shares_cores_measures(
+    claims: tuple[str, ...], measuring: list[int]
+) -> None:
+    party = Party.joined(claims, rank=0, ranks_per_node=2, meeting="tcp://here:1")
+    benches = [Bench(rank, party, torch.device("cpu"), tiny_plan()) for rank in range(4)]
+    assert [bench.rank for bench in benches if bench.measures_alone] == measuring
