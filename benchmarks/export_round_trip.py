@@ -4,6 +4,8 @@
 
 Random valid layouts of several models (`benchmarks/export_jobs.py`) are drawn until so many are
 taken by the target; each is exported, written, and imported from its files.
+
+Megatron-LM's arguments are read by `megatron_layout`; that scripts pass exactly them is tested.
 """
 
 from __future__ import annotations
@@ -17,13 +19,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.export_jobs import Draws, exported_jobs
+from benchmarks.megatron_layout import layout_of
 from shardwright.planner.exporters.exported import Exported, Job
+from shardwright.planner.exporters.megatron.arguments import Arguments
 from shardwright.planner.importers.reading import Reading
 from shardwright.planner.importers.torchtitan import read_torchtitan
-from shardwright.specs import Layout
+from shardwright.specs import Layout, Recompute
 
-READERS: dict[str, Callable[[Path], Reading]] = {
-    "torchtitan": lambda folder: read_torchtitan(folder / "train.toml"),
+
+def _read_megatron(job: Job, exported: Exported, _: Path) -> Reading:
+    arguments = Arguments(exported.arguments)
+    layout = layout_of(arguments, job.model, job.training, job.layout.world)
+    return Reading("train.sh", "megatron-lm", model=job.model, layout=layout)
+
+
+READERS: dict[str, Callable[[Job, Exported, Path], Reading]] = {
+    "megatron-lm": _read_megatron,
+    "torchtitan": lambda job, exported, folder: read_torchtitan(folder / "train.toml"),
 }
 """By target: its files, read."""
 
@@ -41,7 +53,7 @@ def difference(target: str, job: Job, exported: Exported) -> Difference | None:
     with tempfile.TemporaryDirectory() as name:
         for file, text in exported.files.items():
             (Path(name) / file).write_text(text, encoding="utf-8")
-        reading = READERS[target](Path(name))
+        reading = READERS[target](job, exported, Path(name))
     if reading.layout is None or reading.model is None:
         return Difference(job.model.name, f"not read: {'; '.join(reading.unread)}")
     if reading.conflicts:
@@ -68,14 +80,24 @@ def model_difference(job: Job, reading: Reading) -> Difference | None:
 
 
 def plain(layout: Layout) -> Layout:
-    """Recomputation of all of a stage's layers, said as such; nothing else is changed."""
-    entries = tuple(
-        entry.model_copy(update={"num_layers": None})
-        if entry.policy == "full" and (entry.num_layers or 0) >= stage.num_layers
-        else entry
+    """Recomputation said in one way: all of a stage's layers as such, modules in their order, and
+    core_attn as what is selected by default. Nothing else is changed."""
+    entries = (
+        _plain_entry(entry, stage.num_layers)
         for entry, stage in zip(layout.recompute, layout.stages, strict=True)
     )
-    return layout.model_copy(update={"recompute": entries})
+    return layout.model_copy(update={"recompute": tuple(entries)})
+
+
+def _plain_entry(entry: Recompute, num_layers: int) -> Recompute:
+    if entry.policy == "full" and (entry.num_layers or 0) >= num_layers:
+        return Recompute(policy="full")
+    if entry.policy == "selective":
+        modules = tuple(sorted(entry.modules or ()))
+        return entry.model_copy(
+            update={"modules": None if modules == ("core_attn",) else modules or None}
+        )
+    return entry
 
 
 def main() -> None:

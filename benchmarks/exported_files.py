@@ -4,12 +4,13 @@
 
 Needs an environment of its own, beside shardwright's dependencies:
 
-    pip install torch accelerate deepspeed torchtitan==0.2.2 triton transformers
+    pip install torch accelerate deepspeed torchtitan==0.2.2 triton transformers megatron-core
 
 What is absent is said and skipped. Nothing is started: DeepSpeed's `DeepSpeedConfig` is told the
 world that torch.distributed would know, accelerate's launcher prepares the environment that its
-FSDP plugin reads, torchtitan's `ConfigManager` parses, `ParallelDims` checks the degrees, and its
-model is built without memory and counted.
+FSDP plugin reads, Megatron Core builds its configurations and says which layers and ranks go where
+(`exported_megatron`), torchtitan's `ConfigManager` parses, `ParallelDims` checks the degrees, and
+its model is built without memory and counted.
 """
 
 from __future__ import annotations
@@ -29,9 +30,16 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.export_jobs import Draws, exported_jobs
+from benchmarks.exported_megatron import check_megatron
 from shardwright.planner.exporters.exported import Exported, Job
 
-PACKAGES = {"deepspeed": "deepspeed", "accelerate": "accelerate", "torchtitan": "torchtitan"}
+Check = Callable[[Job, Exported, Path], None]
+PACKAGES = {
+    "megatron-lm": "megatron.core",
+    "deepspeed": "deepspeed",
+    "accelerate": "accelerate",
+    "torchtitan": "torchtitan",
+}
 
 
 def main() -> None:
@@ -41,29 +49,36 @@ def main() -> None:
     given = parser.parse_args()
     failed = 0
     for target, check in CHECKS.items():
-        if importlib.util.find_spec(PACKAGES[target]) is None:
+        if not _is_there(PACKAGES[target]):
             _say(f"{target}: not installed, skipped")
             continue
         failed += run(target, check, given.jobs, given.seed)
     sys.exit(1 if failed else 0)
 
 
-def run(target: str, check: Callable[[Job, Path], None], count: int, seed: int) -> int:
+def run(target: str, check: Check, count: int, seed: int) -> int:
     """How many of ``count`` exports the target does not accept, or reads otherwise."""
     draws, bad, start_s = Draws(), 0, time.process_time()
     for index, (job, exported) in enumerate(exported_jobs(target, count, seed=seed, draws=draws)):
         with folder_of(exported) as folder:
             try:
-                check(job, folder)
+                check(job, exported, folder)
             except Exception as error:
                 bad += 1
                 _say(f"  {target} {index} {job.model.name}: {type(error).__name__}: {error}")
-    version = importlib.metadata.version(PACKAGES[target])
+    version = importlib.metadata.version(PACKAGES[target].replace(".", "-"))
     _say(
         f"{target} {version}: {count - bad} of {count} accepted; {draws.num_drawn} drawn,"
         f" {time.process_time() - start_s:.1f} s"
     )
     return bad
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # a part of a package that is not there
+        return False
 
 
 def _say(line: str) -> None:
@@ -79,7 +94,7 @@ def folder_of(exported: Exported) -> Iterator[Path]:
         yield Path(name)
 
 
-def check_deepspeed(job: Job, folder: Path) -> None:
+def check_deepspeed(job: Job, _: Exported, folder: Path) -> None:
     config_module = importlib.import_module("deepspeed.runtime.config")
     tensor_module = importlib.import_module("deepspeed.runtime.tensor_parallel")
     dp = job.layout.world // job.layout.tp
@@ -100,7 +115,7 @@ def check_deepspeed(job: Job, folder: Path) -> None:
     _equal("tp", max(1, tensor.autotp_size), job.layout.tp)
 
 
-def check_accelerate(job: Job, folder: Path) -> None:
+def check_accelerate(job: Job, _: Exported, folder: Path) -> None:
     launch = importlib.import_module("accelerate.commands.launch")
     prepare = importlib.import_module("accelerate.utils.launch")
     classes = importlib.import_module("accelerate.utils.dataclasses")
@@ -145,7 +160,7 @@ def _check_plugin(job: Job, plugin: Any) -> None:
     _equal("offload", offloads, bool(layout.offload))
 
 
-def check_torchtitan(job: Job, folder: Path) -> None:
+def check_torchtitan(job: Job, _: Exported, folder: Path) -> None:
     config_module = importlib.import_module("torchtitan.config")
     dims_module = importlib.import_module("torchtitan.distributed.parallel_dims")
     layout = job.layout
@@ -217,7 +232,8 @@ def _equal(what: str, found: object, expected: object) -> None:
         raise ValueError(f"{what} is {found}, not {expected}")
 
 
-CHECKS: dict[str, Callable[[Job, Path], None]] = {
+CHECKS: dict[str, Check] = {
+    "megatron-lm": lambda job, exported, _: check_megatron(job, exported),
     "deepspeed": check_deepspeed,
     "accelerate": check_accelerate,
     "torchtitan": check_torchtitan,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.export_jobs import exported_jobs
 from shardwright.planner.exporters.accelerate import to_accelerate, yaml_text
 from shardwright.planner.importers.plain_yaml import parse_yaml
 from shardwright.specs import InputError, Recompute, TrainingSpec
@@ -89,3 +90,15 @@ def test_the_script(tmp_path: Path) -> None:
 def test_words_that_yaml_reads_otherwise_are_quoted() -> None:
     text = yaml_text({"a": "no", "b": {"c": "NO", "d": True}}, heading="h", notes=["n"])
     assert parse_yaml(text, source="t") == {"a": "no", "b": {"c": "NO", "d": True}}
+
+
+def test_its_own_loader_takes_the_files(tmp_path: Path) -> None:
+    name = "accelerate.commands.config.config_args"
+    loader = pytest.importorskip(name, reason="accelerate is not installed")
+    for job, exported in exported_jobs("accelerate", 10, seed=4):
+        path = tmp_path / "accelerate.yaml"
+        path.write_text(exported.files["accelerate.yaml"])
+        found = loader.load_config_from_file(str(path))
+        assert found.num_processes == job.layout.world
+        assert found.distributed_type.value == ("FSDP" if job.layout.zero else "MULTI_GPU")
+        assert found.mixed_precision == "bf16"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.export_jobs import exported_jobs
+from benchmarks.export_round_trip import difference
 from shardwright.planner.exporters.megatron.arguments import Arguments
 from shardwright.planner.exporters.megatron.checks.rules import broken_argument_rules
+from shardwright.planner.exporters.megatron.versions import VERSIONS
 from shardwright.specs import TrainingSpec
 from tests.planner.exporters.megatron.exporting import exported, refusal
 
@@ -79,3 +83,27 @@ def test_other_words_for_rules_of_arguments_are_refused_too() -> None:
         tp=2, sequence_parallel=True, dp=8,
         training=TrainingSpec(global_batch=64, seq_len=4072, precision="fp8-tensor"),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_exported_layouts_read_back_by_another_reading(version: str) -> None:
+    """A sample: `benchmarks/export_round_trip.py` takes 200, and `exported_files.py` beside it asks
+    Megatron Core itself."""
+    for job, found in exported_jobs("megatron-lm", 40, seed=1, version=version):
+        assert difference("megatron-lm", job, found) is None
+        assert not Arguments(found.arguments).present(NEVER)
+
+
+def test_a_difference_would_be_seen() -> None:
+    job, found = next(exported_jobs("megatron-lm", 1, seed=5))
+    options = dict.fromkeys(found.arguments)
+    other = tuple(
+        ("--micro-batch-size", str(2 * job.layout.micro_batch))
+        if option[0] == "--micro-batch-size"
+        else option
+        for option in options
+    )
+    changed = replace(found, arguments=other)
+    seen = difference("megatron-lm", job, changed)
+    assert seen is not None
+    assert seen.what.startswith("micro_batch")
