@@ -344,7 +344,11 @@ def _band(
         band = known.band_seen if seen else known.band_unseen
         kind = "stacks that are known" if seen else "stacks that are not known"
         return band, f"published runs of {kind}: fewer than {FEWEST_FOR_BAND} configurations"
-    count = len(set(groups))
+    return interval_of_errors(left_out, len(set(groups)))
+
+
+def interval_of_errors(left_out: Sequence[float], count: int) -> tuple[FittedBand, str]:
+    """Where 80 % of measured over predicted lie, by the errors of ``count`` configurations."""
     half = _student_p90(count - 1) * statistics.stdev(left_out) * math.sqrt(1.0 + 1.0 / count)
     middle = statistics.fmean(left_out)
     band = FittedBand(low=math.exp(middle - half), high=math.exp(middle + half))

@@ -85,6 +85,11 @@ def job_of_step(
     return Job(Case(row, model, training, profile, software, {}, ()), (layout,))
 
 
+def is_measured(profile: HardwareProfile) -> bool:
+    """Whether prices are those of our own runtime's operations, which `learn_measured` corrects."""
+    return bool(profile.curves)
+
+
 def require_formulas(profile: HardwareProfile) -> None:
     """Refuse a cluster whose prices are not those of a software stack.
 
@@ -128,7 +133,8 @@ def select(items: Sequence[Job | Skip], stack: str | None) -> Selection:
         "--cluster C",
     )  # fmt: skip
     for job in jobs:
-        require_formulas(job.case.profile)
+        if not is_measured(job.case.profile):
+            require_formulas(job.case.profile)
     return Selection(tuple(jobs), tuple(skipped))
 
 

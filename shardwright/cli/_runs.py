@@ -115,10 +115,15 @@ class RunReader:
 
     def _run_folder(self, folder: Path) -> Job:
         from shardwright.hardware_profiles.resolve import catalogue_profile, resized
-        from shardwright.planner.calibration.runs import job_of_step, require_formulas
+        from shardwright.planner.calibration.runs import (
+            is_measured,
+            job_of_step,
+            require_formulas,
+        )
 
         plan, step_time_s = read_run_folder(folder)
-        require_formulas(catalogue_profile(plan.cluster, str(folder)))
+        if self.base is None or not is_measured(self.base):
+            require_formulas(catalogue_profile(plan.cluster, str(folder)))
         profile = (
             catalogue_profile(plan.cluster, str(folder))
             if self.base is None

@@ -136,8 +136,9 @@ def teach(
     from shardwright.cli import _inputs, _runs
     from shardwright.hardware_profiles.stacks import list_stacks
     from shardwright.planner.calibration.learn import learn, refuse_absurd
+    from shardwright.planner.calibration.measured import learn_measured
     from shardwright.planner.calibration.profile import calibrated_profile
-    from shardwright.planner.calibration.runs import select
+    from shardwright.planner.calibration.runs import is_measured, select
     from shardwright.specs import InputError, SoftwareSpec
 
     if not paths and step is None and not logs:
@@ -157,13 +158,14 @@ def teach(
         job, assumed = reader.one_step(step)
         items.append(job)
     chosen = select(items, stack)
-    lesson = learn(chosen.jobs)
+    home = reader.base or chosen.home
+    lesson = learn_measured(chosen.jobs, home) if is_measured(home) else learn(chosen.jobs)
     told = {run.id: run for run in lesson.runs}
     for name in (*([_runs.STEP_OPTION] if step else []), *(one.log.source for one in logs)):
         if name in told:
             refuse_absurd(told[name])
     made = calibrated_profile(
-        reader.base or chosen.home,
+        home,
         lesson,
         chosen.software,
         sources=[
@@ -216,7 +218,7 @@ def base_profile(
 ) -> HardwareProfile | None:
     """Where the runs ran, where that was said; raises `InputError`."""
     from shardwright.hardware_profiles.resolve import resolve_cluster
-    from shardwright.planner.calibration.runs import require_formulas
+    from shardwright.planner.calibration.runs import is_measured, require_formulas
     from shardwright.specs import InputError
 
     if cluster is not None and profile is not None:
@@ -231,7 +233,8 @@ def base_profile(
             raise InputError("--gpus and --nodes need a cluster", fix="add --cluster C")
         return None
     found = resolve_cluster(text, gpus=gpus, nodes=nodes)
-    require_formulas(found)
+    if not is_measured(found):
+        require_formulas(found)
     return found
 
 
@@ -311,9 +314,10 @@ def _log_lines(logs: Sequence[LogJob]) -> Iterator[str]:
 
 
 def _meaning(one: Learned) -> str:
-    from shardwright.planner.calibration.learn import MEANINGS
+    from shardwright.planner.calibration import learn
+    from shardwright.planner.trials import correction
 
-    return MEANINGS[one.name]
+    return {**correction.MEANINGS, **learn.MEANINGS}[one.name]
 
 
 def _print(taught: Taught, path: Path) -> None:

@@ -186,9 +186,14 @@ class TestBadInput:
     def test_measured_profiles(self, tmp_path: Path) -> None:
         path = tmp_path / "measured.json"
         path.write_text(measured_profile().to_json())
-        told = self.refused(tmp_path, *ONE, "--step-time", "3s", "--profile", str(path)).err
+        torchtitan = ("--stack", "torchtitan", "--step-time", "3s", "--profile", str(path))
+        told = self.refused(tmp_path, *ONE, *torchtitan).err
+        assert "ran torchtitan" in told
         assert "our own runtime" in told
-        assert "shardwright profile" in told
+        assert (
+            "is a log of megatron-lm"
+            in self.refused(tmp_path, MEGATRON, "--profile", str(path)).err
+        )
 
     def test_what_is_there_is_never_replaced(self, runs: str, tmp_path: Path) -> None:
         path = tmp_path / "there.json"

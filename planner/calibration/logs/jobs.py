@@ -17,7 +17,7 @@ from shardwright.planner.calibration.logs.reading import LogKind, LogReading
 from shardwright.planner.calibration.logs.steady import Steady, steady_step
 from shardwright.planner.calibration.logs.timers import part_times
 from shardwright.planner.calibration.logs.times import Size
-from shardwright.planner.calibration.runs import job_of_step
+from shardwright.planner.calibration.runs import is_measured, job_of_step
 from shardwright.planner.layout_text import normalise_choices
 from shardwright.planner.layouts import layout_of
 from shardwright.planner.problem import ChoiceValue, Problem
@@ -115,6 +115,13 @@ def log_job(log: LogReading, given: Given) -> LogJob:
     _require_all(log, stated, given, model, training)
     assert model is not None
     assert given.profile is not None
+    if is_measured(given.profile) and log.kind != "shardwright":
+        raise InputError(
+            f"{log.source} is a log of {log.kind}, and {given.profile.devices.name} was measured"
+            " with operations of our own runtime",
+            why="steps of other software say nothing of these",
+            fix="give a cluster known by its data sheet, with --cluster",
+        )
     world = stated.get("gpus")
     profile = given.profile if world is None else resized(given.profile, gpus=world)
     spec, assumed = complete_training(training, model, profile.devices.num_devices)
