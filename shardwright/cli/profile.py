@@ -50,7 +50,7 @@ def profile(
     if rendezvous is not None and rendezvous.world_size > 1:
         if rendezvous.rank == 0:
             _output.check_output(output, HardwareProfile, force=force)
-        party = party_of(rendezvous, ranks)
+        party = party_of(rendezvous, ranks, reuse=reuse)
         if not party.leads:
             measure.profile_party(party)
             return
@@ -81,11 +81,12 @@ def _finish(profile: HardwareProfile, output: Path, *, reused: bool, as_json: bo
         _print(profile, output, reused=reused)
 
 
-def party_of(rendezvous: Rendezvous, ranks: int | None) -> Party:
+def party_of(rendezvous: Rendezvous, ranks: int | None, *, reuse: bool = False) -> Party:
     """The launch's ranks, of which this process starts one.
 
     Raises:
-        InputError: another number of ``ranks`` was asked for, or nodes have unequal numbers.
+        InputError: another number of ``ranks`` was asked for, or a profile to be reused, or nodes
+            have unequal numbers of ranks.
         RunError: the launch's other processes did not come.
     """
     from shardwright.hardware_profiles.measure import Party
@@ -93,6 +94,11 @@ def party_of(rendezvous: Rendezvous, ranks: int | None) -> Party:
     from shardwright.runtime.seats import Seats
     from shardwright.specs import InputError
 
+    if reuse:
+        raise InputError(
+            "--reuse cannot tell whether a profile fits all nodes of a launch",
+            fix="leave it out, or use the file that is there",
+        )
     if ranks not in (None, rendezvous.world_size):
         raise InputError(
             f"--ranks {ranks}, but this {rendezvous.launcher} launch has {rendezvous.world_size}",

@@ -61,6 +61,7 @@ def test_inside_a_launch_all_its_nodes_are_measured(
     assert path.exists() == (rank == 0)
     assert bool(capsys.readouterr().out) == (rank == 0)
     assert execute(["profile", "-o", str(tmp_path / "q.json"), "--ranks", "3"]) == 2
+    assert execute(["profile", "-o", str(tmp_path / "q.json"), "--reuse"]) == 2
 
 
 @pytest.fixture
