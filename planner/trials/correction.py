@@ -8,17 +8,19 @@ numbers are taken as they were measured: host work outside of all terms, and rea
 The fit is least squares over all layouts at once: of the logarithm of predicted over measured step
 times, and of each term of each pipeline rank, predicted less measured, as a part of the measured
 step. Terms tell compute from communication where the layouts alone do not (a trial of three may all
-communicate alike). A ratio that these do not tell stays as it was: of those that are less than two
-standard errors from it, the least certain is given up, and the rest fitted again. Curves stay as
-they were measured.
+communicate alike). A layout that nothing explains counts less (Huber's weights). A ratio that these
+do not tell stays as it was: of those that are less than two standard errors from it, the least
+certain is given up, and the rest fitted again. And unless each layout is predicted better by what
+the others teach than without, nothing is changed at all. Curves stay as they were measured.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -29,7 +31,7 @@ from shardwright.cost_models.compute import COMPUTE_RATIO
 from shardwright.cost_models.step import StepModel
 from shardwright.hardware_profiles.profile import HardwareProfile, Parameter
 from shardwright.planner.problem import Problem
-from shardwright.planner.trials.terms import Timed, predicted_terms
+from shardwright.planner.trials.terms import OF_A_BREAKDOWN, Timed, predicted_terms
 from shardwright.specs import Prediction
 
 RATIOS = (COMPUTE_RATIO, INTRA_NODE_RATIO, INTER_NODE_RATIO)
@@ -46,6 +48,14 @@ CONVERGED = 1e-4
 """Of the logarithms of the ratios."""
 FEWEST_ERRORS = 2.0
 """Standard errors by which a ratio must have moved to be told from what it was (95 %)."""
+
+HUBER = 1.345
+"""Standard deviations beyond which a layout's errors count linearly; for normal errors that costs
+5 % (Huber, *Robust Estimation of a Location Parameter*, 1964)."""
+MAD_TO_DEVIATION = 1.4826
+"""Standard deviation over median absolute deviation, of a normal distribution."""
+FEWEST_FOR_WEIGHTS = 4
+"""Of fewer layouts none can be told to be the odd one."""
 
 Vector = NDArray[np.float64]
 
@@ -73,6 +83,8 @@ class Correction:
     """Of each timed layout."""
     left_out_s: tuple[float, ...] | None
     """Of each, its step as the others alone correct it (to first order); None for less than 3."""
+    is_taken: bool = True
+    """False: it would not have predicted the layouts better, so that nothing is changed."""
 
     def median_error(self, timed: Sequence[Timed], when: str) -> float | None:
         """Of abs(predicted / measured - 1) ``before``, ``after`` or ``left_out``."""
@@ -105,14 +117,15 @@ def correct(problem: Problem, timed: Sequence[Timed], *, source: str) -> Correct
     def residuals(logs: Vector) -> Vector:
         return _residuals(_model(problem, profile_at(logs)), timed)
 
-    logs, jacobian, spreads = _fit(residuals, start)
+    ends = _ends(timed)
+    logs, jacobian, spreads = _fit(residuals, start, ends)
     left = residuals(logs)
     made = profile_at(logs, spreads)
     before = [_model(problem, problem.profile).predict(one.layout) for one in timed]
     after = [_model(problem, made).predict(one.layout) for one in timed]
     units = {OVERHEAD: "s", DATA: "s"}
     known = {p.name: p.value for p in made.parameters}
-    return Correction(
+    found = Correction(
         profile=made,
         changes=tuple(
             Changed(
@@ -123,8 +136,20 @@ def correct(problem: Problem, timed: Sequence[Timed], *, source: str) -> Correct
         ),
         before=tuple(before),
         after=tuple(after),
-        left_out_s=_left_out(timed, after, jacobian, left),
+        left_out_s=_left_out(ends, after, jacobian, left),
     )  # fmt: skip
+    return found if _helps(found, timed) else _unchanged(found, problem.profile)
+
+
+def _helps(found: Correction, timed: Sequence[Timed]) -> bool:
+    left_out, before = (found.median_error(timed, when) for when in ("left_out", "before"))
+    return left_out is None or before is None or left_out < before
+
+
+def _unchanged(found: Correction, profile: HardwareProfile) -> Correction:
+    """With what was tried forgotten, but for how it predicted what was left out."""
+    changes = tuple(replace(one, after=one.before, spread=None) for one in found.changes)
+    return replace(found, profile=profile, changes=changes, after=found.before, is_taken=False)
 
 
 def _model(problem: Problem, profile: HardwareProfile) -> StepModel:
@@ -161,13 +186,19 @@ def _residuals(model: StepModel, timed: Sequence[Timed]) -> Vector:
     return np.array(found)
 
 
+def _ends(timed: Sequence[Timed]) -> list[int]:
+    """Where the rows of each layout begin, and the last end."""
+    sizes = [1 + len(OF_A_BREAKDOWN) * one.layout.pp for one in timed]
+    return [0, *itertools.accumulate(sizes)]
+
+
 def _fit(
-    residuals: Callable[[Vector], Vector], start: Vector
+    residuals: Callable[[Vector], Vector], start: Vector, ends: Sequence[int]
 ) -> tuple[Vector, Vector, list[float | None]]:
     """The estimate, its Jacobian, and standard errors, None for what is not told."""
     free = list(range(len(start)))
     while True:
-        at, jacobian = _least_squares(residuals, start, free)
+        at, jacobian = _least_squares(residuals, start, free, ends)
         if not free:
             return at, jacobian, [None] * len(start)
         errors = _errors(jacobian[:, free], residuals(at))
@@ -182,23 +213,33 @@ def _fit(
 
 
 def _least_squares(
-    residuals: Callable[[Vector], Vector], start: Vector, free: Sequence[int]
+    residuals: Callable[[Vector], Vector], start: Vector, free: Sequence[int], ends: Sequence[int]
 ) -> tuple[Vector, Vector]:
-    """Gauss and Newton's steps, halved until they improve; the estimate and its Jacobian, whose
-    columns are nothing where a ratio is not free."""
+    """Gauss and Newton's steps, weighted anew each time and halved until they improve; the estimate
+    and its Jacobian, whose columns are nothing where a ratio is not free."""
     at, value = start, residuals(start)
     for _ in range(MOST_ITERATIONS):
-        jacobian = _jacobian(residuals, at, value, free)
-        step = np.linalg.lstsq(jacobian, -value, rcond=1e-6)[0]
+        jacobian, weights = _jacobian(residuals, at, value, free), _weights(value, ends)
+        step = np.linalg.lstsq(weights[:, None] * jacobian, -weights * value, rcond=1e-6)[0]
         while np.abs(step).max() > CONVERGED:
             tried = residuals(at + step)
-            if tried @ tried < value @ value:
+            if np.sum((weights * tried) ** 2) < np.sum((weights * value) ** 2):
                 break
             step = step / 2
         else:
             return at, jacobian
         at, value = at + step, tried
     return at, _jacobian(residuals, at, value, free)
+
+
+def _weights(value: Vector, ends: Sequence[int]) -> Vector:
+    """Of every row, equal within a layout: the root of Huber's weight of its errors together."""
+    sizes = np.diff(ends)
+    errors = np.sqrt(np.add.reduceat(value**2, ends[:-1]))
+    if len(errors) < FEWEST_FOR_WEIGHTS:
+        return np.ones(len(value))
+    most = HUBER * MAD_TO_DEVIATION * float(np.median(errors))
+    return np.repeat(np.sqrt(np.minimum(1.0, most / np.maximum(errors, 1e-12))), sizes)
 
 
 def _jacobian(
@@ -224,19 +265,19 @@ def _errors(jacobian: Vector, left: Vector) -> list[float | None]:
 
 
 def _left_out(
-    timed: Sequence[Timed], after: Sequence[Prediction], jacobian: Vector, left: Vector
+    ends: Sequence[int], after: Sequence[Prediction], jacobian: Vector, left: Vector
 ) -> tuple[float, ...] | None:
     """Each layout's step when its own rows take no part, to first order around the estimate."""
-    if len(timed) < 3:
+    if len(after) < 3:
         return None
-    sizes = [1 + 9 * one.layout.pp for one in timed]
-    ends = np.cumsum([0, *sizes])
     assert ends[-1] == len(left)
+    root = _weights(left, ends)
     found = []
     for own, one in enumerate(after):
         kept = np.ones(len(left), dtype=bool)
         kept[ends[own] : ends[own + 1]] = False
-        moved = np.linalg.lstsq(jacobian[kept], -left[kept], rcond=1e-6)[0]
+        rows = root[kept]
+        moved = np.linalg.lstsq(rows[:, None] * jacobian[kept], -rows * left[kept], rcond=1e-6)[0]
         found.append(one.step_time_s * math.exp(float(jacobian[ends[own]] @ moved)))
     return tuple(found)
 

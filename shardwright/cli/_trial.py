@@ -100,6 +100,7 @@ def as_dict(result: Result) -> dict[str, Any]:
         "confidence": result.job.confidence,
         "resolution": result.job.resolution,
         "correction": None if correction is None else {
+            "taken": correction.is_taken,
             "parameters": [
                 {"name": one.name, "unit": one.unit, "before": one.before, "after": one.after,
                  "spread": one.spread}
@@ -134,6 +135,7 @@ def _layout_dict(result: Result, place: int) -> dict[str, Any]:
         "ratio": one.ratio,
         "ratio_interval": [low, high if high < 1e308 else None],
         "verdict": one.verdict,
+        "rank_terms_s": [dict(row) for row in result.timed[place].terms_s],
         "terms": [
             {"term": name, "predicted_s": before, "measured_s": measured, "corrected_s": after}
             for name, before, measured, after in term_rows(result, place)
@@ -238,6 +240,8 @@ def _errors_in_words(result: Result) -> str:
         for when in ("before", "after", "left_out")
     )
     others = "" if left_out is None else f"; {left_out:.1%} where the others alone correct each"
+    if not result.correction.is_taken:
+        return f"error     median {before:.1%}{others}: so the profile is left as it was"
     return f"error     median {before:.1%} before, {after:.1%} after{others}"
 
 

@@ -67,3 +67,28 @@ def test_a_profile_is_corrected_on_top_of_an_earlier_correction() -> None:
     assert "a second trial" in origin.fitted_from
     assert origin.kind == "derived"
     assert found.profile.curves == before.profile.curves
+
+
+def test_one_layout_that_nothing_explains_does_not_decide() -> None:
+    timed = made.timed(HIDDEN)
+    odd = Timed(timed[3].layout, 3 * timed[3].step_time_s, timed[3].terms_s)
+    found = correct(made.problem(), [*timed[:3], odd, *timed[4:]], source="a test")
+    assert found.is_taken
+    assert made.named(found.profile)[COMPUTE_RATIO] == pytest.approx(1.4, rel=0.05)
+
+
+def test_what_would_not_predict_better_is_not_taken() -> None:
+    """Layouts off by chance, in no way that the ratios could explain."""
+    before = made.problem()
+    scales = (1.05, 0.95, 0.95, 1.05, 0.95, 1.05)
+    timed = [
+        Timed(one.layout, one.step_time_s * scale, one.terms_s)
+        for one, scale in zip(made.timed({}), scales, strict=True)
+    ]
+    found = correct(before, timed, source="a test")
+    if found.is_taken:
+        assert (found.median_error(timed, "left_out") or 0) < 0.05
+    else:
+        assert found.profile == before.profile
+        assert found.after == found.before
+        assert all(one.after == one.before for one in found.changes)
