@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.export_jobs import Draws, exported_jobs
 from benchmarks.megatron_layout import layout_of
@@ -24,7 +25,8 @@ from shardwright.planner.exporters.exported import Exported, Job
 from shardwright.planner.exporters.megatron.arguments import Arguments
 from shardwright.planner.importers.reading import Reading
 from shardwright.planner.importers.torchtitan import read_torchtitan
-from shardwright.specs import Layout, Recompute
+from shardwright.specs import Layout, ModelSpec, Recompute
+from shardwright.specs.rules import num_experts_of
 
 
 def _read_megatron(job: Job, exported: Exported, _: Path) -> Reading:
@@ -58,7 +60,7 @@ def difference(target: str, job: Job, exported: Exported) -> Difference | None:
         return Difference(job.model.name, f"not read: {'; '.join(reading.unread)}")
     if reading.conflicts:
         return Difference(job.model.name, f"conflicts: {'; '.join(reading.conflicts)}")
-    ours, theirs = plain(job.layout), plain(reading.layout)
+    ours, theirs = plain(job.layout, job.model), plain(reading.layout, job.model)
     for field in Layout.model_fields:
         if getattr(ours, field) != getattr(theirs, field):
             return Difference(
@@ -79,14 +81,18 @@ def model_difference(job: Job, reading: Reading) -> Difference | None:
     return None
 
 
-def plain(layout: Layout) -> Layout:
+def plain(layout: Layout, model: ModelSpec) -> Layout:
     """Recomputation said in one way: all of a stage's layers as such, modules in their order, and
-    core_attn as what is selected by default. Nothing else is changed."""
+    core_attn as what is selected by default. Where there are no experts, their shard degree is of
+    no effect. Nothing else is changed."""
     entries = (
         _plain_entry(entry, stage.num_layers)
         for entry, stage in zip(layout.recompute, layout.stages, strict=True)
     )
-    return layout.model_copy(update={"recompute": tuple(entries)})
+    changes: dict[str, Any] = {"recompute": tuple(entries)}
+    if not num_experts_of(model):
+        changes["expert_zero_shard_degree"] = 1
+    return layout.model_copy(update=changes)
 
 
 def _plain_entry(entry: Recompute, num_layers: int) -> Recompute:
