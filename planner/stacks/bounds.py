@@ -25,8 +25,9 @@ import numpy as np
 
 from shardwright.cost_models.pipeline.fast import in_flight
 from shardwright.planner.stacks.choices import Cut, Grid, Leaf, Pipeline, State
-from shardwright.planner.stacks.prices import StackPrices, lower_hull
+from shardwright.planner.stacks.prices import StackPrices
 from shardwright.planner.stacks.rooms import SLACK, Floats, Path, Rooms
+from shardwright.planner.stacks.units import ALONE
 from shardwright.specs import ScheduleName
 from shardwright.specs.layout import V_SHAPED
 
@@ -215,18 +216,6 @@ class StateRows:
     first_bytes: Floats
     last_bytes: Floats
 
-    def leanest(self) -> StateRows:
-        """One row with the least that layers and ends hold, and all ways to recompute."""
-        points = tuple(_padded([lower_hull(sorted(_each_point(hull)))]) for hull in self.points)
-        return StateRows(
-            (0,), self.held.min(axis=1, keepdims=True), points,
-            self.first_bytes.min(keepdims=True), self.last_bytes.min(keepdims=True),
-        )  # fmt: skip
-
-
-def _each_point(hull: tuple[tuple[Floats, Floats], ...]) -> set[tuple[float, float]]:
-    return {pair for one in hull for pair in zip(*map(np.ndarray.tolist, one), strict=True)}
-
 
 def state_rows(prices: StackPrices, grid: Grid, cut: Cut, states: Sequence[State]) -> StateRows:
     """Gathered weights alone differ with the order of ranks."""
@@ -237,6 +226,25 @@ def state_rows(prices: StackPrices, grid: Grid, cut: Cut, states: Sequence[State
         hulls = [prices.recompute_hull(grid, cut, state, kind) for state in one.gathering]
         points.append(tuple((seconds[index], kept[index]) for seconds, kept in _padded(hulls)))
     return StateRows(one.index, one.held, tuple(points), one.first_bytes, one.last_bytes)
+
+
+def leanest_rows(prices: StackPrices, grid: Grid, cut: Cut, states: Sequence[State]) -> StateRows:
+    """One row that needs no more than any of the states: it holds as little as any, gathers
+    nothing, and keeps no activations where one of them does not."""
+    one = prices.held_rows(grid, cut, states)
+    alone = ALONE
+    if any("activations" in state.offload for state in one.gathering):
+        alone = ALONE._replace(offload="activations")
+    return StateRows(
+        (0,),
+        one.held.min(axis=1, keepdims=True),
+        tuple(
+            _padded([prices.recompute_hull(grid, cut, alone, kind)])
+            for kind in range(len(one.held))
+        ),
+        one.first_bytes.min(keepdims=True),
+        one.last_bytes.min(keepdims=True),
+    )
 
 
 def _padded(hulls: list[tuple[tuple[float, float], ...]]) -> tuple[tuple[Floats, Floats], ...]:

@@ -97,7 +97,6 @@ class StackPrices:
         self._moments: dict[tuple[object, ...], tuple[float, float]] = {}
         self._ratios: dict[tuple[object, ...], float] = {}
         self._endless: dict[tuple[object, ...], float] = {}
-        self._cuts: dict[tuple[object, ...], list[tuple[Cut, float]]] = {}
 
     # Of the layers of a shape, whatever the pipeline and the copies
 
@@ -174,19 +173,6 @@ class StackPrices:
             work_s = one.forward_s[-1] + one.input_s[-1] + one.weight_s[-1]
             self._endless[key] = work_s / self.tokens(grid)
         return self._endless[key]
-
-    def ordered_cuts(self, grid: Grid) -> list[tuple[Cut, float]]:
-        """Valid cuts of a grid with the least work for a token, the least of it first."""
-        key = (
-            grid.tp,
-            grid.cp,
-            grid.dp,
-            grid.micro_batch if "loss_chunks" in self.space.fixed else 0,
-        )
-        if key not in self._cuts:
-            cuts = [(cut, self.least_token_s(grid, cut)) for cut in self.space.valid_cuts(grid)]
-            self._cuts[key] = sorted(cuts, key=lambda pair: (pair[1], pair[0]))
-        return self._cuts[key]
 
     @property
     def leanest_policies(self) -> list[str]:
@@ -265,7 +251,7 @@ class StackPrices:
                     + min(pace.forward[0], pace.backward[0]) * shown_s
                 )
                 points.append((seconds * ratio, kept * (not is_offloaded)))
-            self._hulls[key] = lower_hull(sorted(points))
+            self._hulls[key] = _lower_hull(sorted(points))
         return self._hulls[key]
 
     def _gathering_s(self, grid: Grid, cut: Cut, state: State) -> tuple[float, ...]:
@@ -435,7 +421,7 @@ def _empty_stages(pp: int, vpp: int, name: ScheduleName) -> tuple[Stage, ...]:
     return place_stages([0] * (pp * vpp), 0, pp, name)
 
 
-def lower_hull(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+def _lower_hull(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """Of points in ascending order: those below every line between two others."""
     hull: list[tuple[float, float]] = []
     for x, y in points:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 SLACK = 1e-9
 """Relative: sums in another order than the simulation's may differ by rounding."""
 
-_FIRST_STEP, _STEP_GROWTH = 0.01, 1.6
+_FIRST_STEP, _STEP_GROWTH = 0.02, 2.5
 """The least is looked for in growing steps from where it may be; relative."""
 
 _MOST_ROUNDS = 4

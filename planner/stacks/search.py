@@ -1,10 +1,11 @@
 """The best layout on a software stack, with proof: bound, simulate in order of the bound.
 
-Best-first branch and bound. A node is a shape of layers on a rank, then that shape with the ranks
-that share and repeat it, then a leaf: all but boundaries and recomputation, which its solver gives
-in the order of a bound. A node's key is the bound of its parent until it comes to the top and is
-bounded itself; whole nodes go where not even their leanest layout fits. The search ends when no key
-is below the best simulated step: nothing left can then be better *under this model*.
+Best-first branch and bound. A node is a family of shapes of layers on a rank, then one of these
+with its micro-batch, then that with the ranks that share and repeat it, then a leaf: all but
+boundaries and recomputation, which its solver gives in the order of a bound. A node's key is the
+bound of its parent until it comes to the top and is bounded itself; whole nodes go where not even
+their leanest layout fits. The search ends when no key is below the best simulated step: nothing
+left can then be better *under this model*.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -27,6 +28,7 @@ from shardwright.planner.stacks.bounds import (
     ShapeWork,
     StateRows,
     after_bound,
+    leanest_rows,
     least_busy_s,
     path_kind,
     path_of,
@@ -54,6 +56,8 @@ _RUNNER_UP_NODES = 400
 _RUNNER_UP_SIMULATIONS = 24
 _DIVES = 24
 """Simulations of plain layouts before the search proper."""
+_PLUNGE_RATIO = 0.97
+"""Dives simulate a layout out of turn whose bound is so far below the best."""
 _DIVE_MICRO_BATCHES = 2
 """Dives look at so many of the smallest micro-batches."""
 _LEAST_HELD = Pipeline("1f1b", 1)
@@ -87,6 +91,15 @@ class StackResult:
 
 
 @dataclass(frozen=True, slots=True)
+class _Family:
+    """Shapes that differ in their micro-batch alone."""
+
+    tp: int
+    cp: int
+    cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
 class _Shape:
     """Layers on a rank, and the grids that they may be part of."""
 
@@ -114,8 +127,8 @@ class _Open:
     solver: LeafSolver | None = None
 
 
-_Node = _Shape | _Pair | _Open
-_DEPTH: dict[type, int] = {_Shape: 0, _Pair: 1, _Open: 2}
+_Node = _Family | _Shape | _Pair | _Open
+_DEPTH: dict[type, int] = {_Family: 0, _Shape: 1, _Pair: 2, _Open: 3}
 
 
 def search_stacks(
@@ -164,6 +177,7 @@ class _Search:
         self.aside: list[tuple[float, _Node]] = []
         """What cannot become the best, for runners-up."""
         self._stages: dict[tuple[object, ...], StagePricer] = {}
+        self.num_plunges = 0
         self._last_step_s = math.inf
         """Of as many as are asked for."""
         self._too_big: set[Leaf] = set()
@@ -203,7 +217,7 @@ class _Search:
     def run(self) -> StackResult:
         if self.space.valid:
             self._dive()
-            self._push_shapes()
+            self._push_families()
         self._advance_until(lambda: self._is_proven() or self._is_late())
         optimal, least_bound_s = self._is_proven(), self.least_bound_s
         gap = 0.0 if optimal else (
@@ -223,14 +237,16 @@ class _Search:
         as there may be, then with more."""
         self.is_diving = True
         for self.is_shallow in (True, False):
-            self._push_shapes()
-            self._advance_until(self._has_dived(self.simulations + _DIVES))
+            self._push_families()
+            self._advance_until(self._has_dived(self.simulations - self.num_plunges + _DIVES))
             self.heap, self.aside, self._too_big = [], [], set()
         self.is_diving = False
 
     def _has_dived(self, last: int) -> Callable[[], bool]:
         """``last``: how many simulations there are then."""
-        return lambda: self.simulations >= last or self._is_proven() or self._is_late()
+        return lambda: (
+            self.simulations - self.num_plunges >= last or self._is_proven() or self._is_late()
+        )
 
     def _find_runners_up(self) -> None:
         """Go on in strict order of the bounds, for a while."""
@@ -264,40 +280,57 @@ class _Search:
                 self._solve(bound_s, node)
             elif isinstance(node, _Pair):
                 self._push_leaves(bound_s, node)
+            elif isinstance(node, _Family):
+                self._push_shapes(bound_s, node)
             elif node.work is None:
                 self._price_shape(bound_s, node)
             else:
                 self._push_pairs(node, node.work)
 
-    def _push_shapes(self) -> None:
-        """Every shape, at the least work for each token."""
-        groups: dict[tuple[int, int, int], list[Grid]] = {}
-        for grid in self.space.valid:
-            groups.setdefault((grid.tp, grid.cp, grid.micro_batch), []).append(grid)
-        for grids in groups.values():
-            by_cut: dict[Cut, list[Grid]] = {}
-            token_s: dict[Cut, float] = {}
-            for grid in grids:
-                for cut, least_s in self._cuts(grid):
-                    by_cut.setdefault(cut, []).append(grid)
-                    token_s[cut] = least_s
-            for cut, own in by_cut.items():
-                # The same for every grid: m / pp is what the world leaves of the batch.
-                passes = own[0].num_microbatches / own[0].pp
-                bound_s = token_s[cut] * self.prices.tokens(own[0]) * passes
-                self._push(bound_s, _Shape(cut, tuple(own)))
+    def _push_families(self) -> None:
+        """All, at the least work for each token; in dives of each spread of experts the one with
+        the least."""
+        seen: set[tuple[int, ...]] = set()
+        for bound_s, family in self._families:
+            spread = (family.tp, family.cp, family.cut.ep, family.cut.etp)
+            if not self.is_diving or spread not in seen:
+                self._push(bound_s, family)
+            seen.add(spread)
 
-    def _cuts(self, grid: Grid) -> list[tuple[Cut, float]]:
-        """Those to look at; in dives, of each spread of experts the one with the least work."""
-        found = self.prices.ordered_cuts(grid)
-        if not self.is_diving:
-            return found
-        if grid.micro_batch > self._small_micro_batch:
-            return []
-        best: dict[tuple[int, int], tuple[Cut, float]] = {}
-        for cut, least_s in found:
-            best.setdefault((cut.ep, cut.etp), (cut, least_s))
-        return list(best.values())
+    @cached_property
+    def _families(self) -> list[tuple[float, _Family]]:
+        """With their bounds, the least work for each token first."""
+        cuts: dict[tuple[int, int], set[Cut]] = {}
+        for grids in self._grids.values():
+            for grid in grids:
+                cuts.setdefault((grid.tp, grid.cp), set()).update(self.space.valid_cuts(grid))
+        found = []
+        for (tp, cp), open_cuts in cuts.items():
+            grid = self._grids[tp, cp][0]
+            # The same for every grid: what the world leaves of the batch for one rank.
+            tokens = self.prices.tokens(grid) * grid.num_microbatches / grid.pp
+            for cut in open_cuts:
+                bound_s = self.prices.least_token_s(grid, cut) * tokens
+                found.append((bound_s, _Family(tp, cp, cut)))
+        return sorted(found, key=lambda one: (one[0], one[1].tp, one[1].cp, one[1].cut))
+
+    @cached_property
+    def _grids(self) -> dict[tuple[int, int], list[Grid]]:
+        """By tp and cp."""
+        found: dict[tuple[int, int], list[Grid]] = {}
+        for grid in self.space.valid:
+            found.setdefault((grid.tp, grid.cp), []).append(grid)
+        return found
+
+    def _push_shapes(self, bound_s: float, node: _Family) -> None:
+        """Of every micro-batch; in dives of small ones."""
+        by_size: dict[int, list[Grid]] = {}
+        for grid in self._grids[node.tp, node.cp]:
+            is_open = not self.is_diving or grid.micro_batch <= self._small_micro_batch
+            if is_open and node.cut in self.space.valid_cuts(grid):
+                by_size.setdefault(grid.micro_batch, []).append(grid)
+        for grids in by_size.values():
+            self._push(bound_s, _Shape(node.cut, tuple(grids)))
 
     @cached_property
     def _small_micro_batch(self) -> int:
@@ -320,37 +353,59 @@ class _Search:
 
     def _push_leaves(self, bound_s: float, node: _Pair) -> None:
         """Every pipeline under every state that may fit and may be fast enough."""
-        by_kind: dict[tuple[bool, ...], list[tuple[float, Pipeline]]] = {}
-        for step_s, pipeline in self._pipelines(node):
-            kind = path_kind(Leaf(node.grid, node.cut, ALONE, pipeline))
-            by_kind.setdefault(kind, []).append((step_s, pipeline))
-        if not by_kind:
-            return
         states = self._states(node.grid, node.cut)
+        alike = self._with_room(node, states)
+        if not alike:
+            return
         rows = state_rows(self.prices, node.grid, node.cut, states)
         orders = {state.rank_order for state in states}
-        leanest = rows.leanest()
-        have_room: dict[bool, bool] = {}
-        for pipelines in by_kind.values():
+        found: list[tuple[float, _Open]] = []
+        for pipelines in alike:
             leaf = Leaf(node.grid, node.cut, ALONE, pipelines[0][1])
-            is_v = leaf.pipeline.schedule in V_SHAPED
-            if is_v not in have_room:
-                have_room[is_v] = self._has_room(leaf, leanest, node.work)
-            if not have_room[is_v]:
-                continue
             all_busy_s = self._busy_s(leaf, rows, orders, node.work)
             if all(self._is_slow(busy_s, node.work) for busy_s in all_busy_s):
                 continue
             own = self._quickly_bounded(node, pipelines, rows)
             for at, (state, busy_s) in enumerate(zip(states, all_busy_s, strict=True)):
                 open_s = [(bounds_s[at], pipeline) for pipeline, bounds_s in own]
-                self._push_pipelines(bound_s, node, state, open_s, busy_s)
+                found += self._leaves(bound_s, node, state, open_s, busy_s)
+        if self.is_diving and found:
+            self._plunge(*min(found, key=lambda one: one[0]))
+        for own_s, opened in found:
+            if opened.solver is None:
+                self._push(own_s, opened)
+
+    def _with_room(self, node: _Pair, states: list[State]) -> list[list[tuple[float, Pipeline]]]:
+        """Pipelines with their bounds, by their kind; without those whose ranks cannot hold all
+        layers in time under any state."""
+        by_kind: dict[tuple[bool, ...], list[tuple[float, Pipeline]]] = {}
+        for step_s, pipeline in self._pipelines(node):
+            kind = path_kind(Leaf(node.grid, node.cut, ALONE, pipeline))
+            by_kind.setdefault(kind, []).append((step_s, pipeline))
+        if self.limit_s() == math.inf or not by_kind:
+            return list(by_kind.values())
+        leanest = leanest_rows(self.prices, node.grid, node.cut, states)
+        known: dict[bool, bool] = {}
+        found = []
+        for pipelines in by_kind.values():
+            leaf = Leaf(node.grid, node.cut, ALONE, pipelines[0][1])
+            is_v = leaf.pipeline.schedule in V_SHAPED
+            if is_v not in known:
+                known[is_v] = self._has_room(leaf, leanest, node.work)
+            if known[is_v]:
+                found.append(pipelines)
+        return found
+
+    def _plunge(self, bound_s: float, node: _Open) -> None:
+        """Simulate a leaf at once if it may be much better: what is known of the best makes all
+        that follows cheaper to bound."""
+        if bound_s < self.limit_s() * _PLUNGE_RATIO:
+            self._solve(bound_s, node)
+            self.num_plunges += 1
 
     def _has_room(self, leaf: Leaf, leanest: StateRows, work: ShapeWork) -> bool:
         """And time for all layers before the limit, if ranks waited for nothing and had the
         leanest state."""
-        if self.limit_s() == math.inf:
-            return True
         if leaf.grid.pp > 1 and leaf.pipeline.schedule not in V_SHAPED:
             leaf = leaf._replace(pipeline=_LEAST_HELD)
         limit_s = self.limit_s() / work.overlap_ratio
@@ -361,10 +416,10 @@ class _Search:
         """Not in the sense of too big."""
         return busy_s < math.inf and busy_s * work.overlap_ratio >= self.limit_s()
 
-    def _push_pipelines(
+    def _leaves(
         self, bound_s: float, node: _Pair, state: State,
         pipelines: list[tuple[float, Pipeline]], busy_s: float,
-    ) -> None:  # fmt: skip
+    ) -> Iterator[tuple[float, _Open]]:  # fmt: skip
         """``busy_s``: until the busiest rank has done all micro-batches, at the least."""
         if busy_s == math.inf:
             self._too_big.update(Leaf(node.grid, node.cut, state, one) for _, one in pipelines)
@@ -381,7 +436,7 @@ class _Search:
             after = after or after_bound(self.prices, node.grid, node.cut, state, node.work)
             own_s = max(bound_s, whole_bound_s(node.work, leaf, step_s, busy_s, after))
             if own_s < self.limit_s():
-                self._push(own_s, _Open(leaf, node.work))
+                yield own_s, _Open(leaf, node.work)
 
     def _busy_s(
         self, leaf: Leaf, rows: StateRows, orders: set[str], work: ShapeWork
