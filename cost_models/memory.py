@@ -242,15 +242,34 @@ def _with_gradients(unit: UnitBooks, transient: int, shards: UnitShards) -> int:
     """The most alive in a unit's backward, where it fills a buffer of its full gradients.
 
     The buffer is made when the first gradient arrives: in a layer, right at the beginning; in the
-    head, when the loss and the logits are done with.
+    head, when the loss and the logits are done with; of an embedding, when its lookup is.
     """
     arriving = shards.arriving_bytes
-    if unit.name != "head" or not arriving:
+    if not arriving:
+        return transient
+    if unit.name == TIED_UNIT:
+        return arriving + unit.num_parameters * shards.dtypes.parameter_bytes
+    if unit.name == "embedding":
+        return _with_embedding_gradients(unit, transient, shards)
+    if unit.name != "head":
         return transient + arriving
     norm, head = unit.blocks
     gradient = head.num_parameters * shards.dtypes.parameter_bytes
     later = arriving - head.saved_bytes + max(gradient, norm.backward_transient_bytes)
     return max(transient, later)
+
+
+def _with_embedding_gradients(unit: UnitBooks, transient: int, shards: UnitShards) -> int:
+    """The gradient of learned positions is there before the lookup's backward, that of the weight
+    after it, when the gradient of the output is gone. Where both are the unit's own, the buffer is
+    there all the while; where the weight is tied, it is gone before."""
+    arriving = shards.arriving_bytes
+    if len(unit.parameters) > 1:
+        return transient + arriving
+    gradient = unit.num_parameters * shards.dtypes.parameter_bytes
+    has_positions = unit.parameters[0].name.endswith("positions")
+    freed = 0 if has_positions else unit.output_bytes
+    return max(transient, arriving + gradient - freed)
 
 
 def _gathered_bytes(units: Sequence[UnitBooks], shards: Sequence[UnitShards]) -> list[int]:

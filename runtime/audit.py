@@ -83,7 +83,7 @@ def _audit_rank(
         raise RunError(f"rank {groups.rank}: {'; '.join(problems)}")
     return RankAudit(
         at=at,
-        layers=_layers_of(shards),
+        layers=layers_of(shards),
         accountable_elements=_accountable_elements(shards, at, plan.layout.stages[0].rank),
         parameter_bytes=sum(p.numel() * p.element_size() for p in shards.values()),
         facts=facts,
@@ -135,7 +135,8 @@ def parameter_problems(
     return problems
 
 
-def _layers_of(shards: Iterable[ParameterShard]) -> tuple[int, ...]:
+def layers_of(shards: Iterable[ParameterShard]) -> tuple[int, ...]:
+    """Global numbers of the layers that parameters belong to, ascending."""
     parts = (shard.name.split(".") for shard in shards)
     return tuple(sorted({int(part[1]) for part in parts if part[0] == "layers"}))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shardwright.cost_models.blocks.support import check_supported
+from shardwright.cost_models.blocks.support import unsupported
 from shardwright.cost_models.pipeline.messages import schedule_problems
 from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.hardware_profiles.device import current_device_type, device_count
@@ -69,14 +69,13 @@ def check_plan(plan: Plan) -> None:
             f"the plan's layout is not valid: {'; '.join(map(str, violations))}",
             fix="make a new plan with shardwright plan",
         )
-    missing = _not_executable(plan)
+    missing = list(dict.fromkeys((*_not_executable(plan), *unsupported(plan.model, plan.layout))))
     if missing:
         raise InputError(
             f"this plan cannot be run here: {', '.join(missing)}",
             why="the runtime does not execute that",
-            fix="plan again with --fix, such as --fix cp=1",
+            fix="plan again with --fix, such as --fix cp=1, or with --stack shardwright",
         )
-    check_supported(plan.model, plan.layout)
     _check_schedule(plan)
 
 

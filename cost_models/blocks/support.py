@@ -20,13 +20,18 @@ _FREE = {"kind", "sliding_window", "max_positions", "repeat", "post_norm"}
 
 def check_supported(model: ModelSpec, layout: Layout) -> None:
     """Raise `InputError` for what neither these books nor the runtime's layers cover."""
-    problems = [*_model_problems(model), *_layout_problems(layout)]
+    problems = unsupported(model, layout)
     if problems:
         raise InputError(
-            f"{model.name} with this layout needs {', '.join(dict.fromkeys(problems))}",
+            f"{model.name} with this layout needs {', '.join(problems)}",
             why="layers of that kind are not built yet",
             fix="use dense pre-norm decoders with tp, pp, dp, ZeRO and full recompute",
         )
+
+
+def unsupported(model: ModelSpec, layout: Layout) -> list[str]:
+    """What neither these books nor the runtime's layers cover, in words."""
+    return list(dict.fromkeys((*_model_problems(model), *_layout_problems(layout))))
 
 
 def _layout_problems(layout: Layout) -> Iterator[str]:

@@ -124,10 +124,13 @@ def build_rank(
     groups: ParallelGroups,
     *,
     device: torch.device | str = "cpu",
+    draws_weights: bool = True,
 ) -> RankModule:
     """This rank's part of each virtual stage that its pipeline rank holds.
 
     Where the first and the last stage sit on one rank, a tied weight is one for both.
+
+    ``draws_weights``: false leaves them as memory came, where nothing reads them.
 
     Raises:
         InputError: the model or layout asks for something that the runtime does not build.
@@ -137,8 +140,9 @@ def build_rank(
         if stage.rank == groups.coordinates.pp:
             tied = stages[0].tied_embedding if 0 in stages and "head" in stage.holds else None
             stages[stage.stage] = build_stage(
-                model, layout, training, stage.stage, groups, device=device, tied=tied
-            )
+                model, layout, training, stage.stage, groups,
+                device=device, tied=tied, draws_weights=draws_weights,
+            )  # fmt: skip
     return RankModule(stages)
 
 
@@ -151,11 +155,13 @@ def build_stage(
     *,
     device: torch.device | str = "cpu",
     tied: TiedEmbeddingUnit | None = None,
+    draws_weights: bool = True,
 ) -> StageModule:
     """This rank's part of a virtual stage, initialised from ``training.seed``.
 
     Args:
         tied: the tied weight, where the first stage on this rank has made it already.
+        draws_weights: false leaves them as memory came, where nothing reads them.
 
     Raises:
         InputError: the model or layout asks for something that the runtime does not build.
@@ -172,7 +178,8 @@ def build_stage(
         stage, embedding, _make_layers(model, layout, training, stage_index, make, tp), head, tied,
         torch.empty(0, model.embedding.hidden_size, dtype=dtype, device=device), tp,
     )  # fmt: skip
-    initialize_(module.parameters(), model, training.seed)
+    if draws_weights:
+        initialize_(module.parameters(), model, training.seed)
     return module
 
 
