@@ -23,9 +23,10 @@ from dataclasses import dataclass
 
 from shardwright.cost_models.blocks.stage import StageBooks, UnitBooks
 from shardwright.cost_models.job_books import TIED_UNIT, JobBooks
-from shardwright.cost_models.pipeline.occupancy import Moment, moments_of
+from shardwright.cost_models.pipeline.occupancy import Moment, moments, moments_of
+from shardwright.cost_models.pipeline.program import compile_schedule
 from shardwright.cost_models.shards import UnitShards
-from shardwright.specs import ActionKind, Layout, MemoryParts, TrainingSpec
+from shardwright.specs import ActionKind, Layout, MemoryParts, Schedule, ScheduleName, TrainingSpec
 from shardwright.specs.prediction import MemoryVerdict
 
 _TOKEN_BYTES = 8
@@ -92,18 +93,20 @@ class MemoryModel:
     def parts(self, layout: Layout) -> tuple[MemoryParts, ...]:
         """The peak of each pipeline rank, the fullest of its tensor-parallel ranks."""
         stages = [self.stage_memory(layout, stage) for stage in range(len(layout.stages))]
-        moments = moments_of(layout)
+        of_ranks = moments_of(layout)
         found = []
         for rank in range(layout.pp):
             own = [stage.stage for stage in layout.stages if stage.rank == rank]
             variants = (
-                self._rank_parts(layout, moments[rank], {at: stages[at][tp] for at in own})
+                self._rank_parts(layout, of_ranks[rank], {at: stages[at][tp] for at in own})
                 for tp in range(len(stages[0]))
             )
             found.append(max(variants, key=lambda parts: parts.total_bytes))
         return tuple(found)
 
-    def parts_of_rank(self, layout: Layout, pp_rank: int, tp_rank: int) -> MemoryParts:
+    def parts_of_rank(
+        self, layout: Layout, pp_rank: int, tp_rank: int, schedule: Schedule
+    ) -> MemoryParts:
         """The peak of one rank, which may be less than that of others on its pipeline rank."""
         stages = {
             stage.stage: self._stage_memory(
@@ -112,7 +115,10 @@ class MemoryModel:
             for stage in layout.stages
             if stage.rank == pp_rank
         }
-        return self._rank_parts(layout, moments_of(layout)[pp_rank], stages)
+        if layout.schedule is not ScheduleName.CUSTOM:
+            return self._rank_parts(layout, moments_of(layout)[pp_rank], stages)
+        of_ranks = moments(compile_schedule(schedule))
+        return self._rank_parts(layout, of_ranks[pp_rank], stages)
 
     def verdict(self, parts: Iterable[MemoryParts], capacity_bytes: int) -> MemoryVerdict:
         """``edge``: it fits but for the margin for fragmentation."""

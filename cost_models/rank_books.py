@@ -30,6 +30,7 @@ from shardwright.specs import (
     Layout,
     MemoryParts,
     ModelSpec,
+    Schedule,
     SoftwareSpec,
     TrainingSpec,
 )
@@ -67,8 +68,17 @@ class RankBooks:
         stages: of each virtual stage that it holds, in model order.
     """
 
-    def __init__(self, model: ModelSpec, training: TrainingSpec, layout: Layout, rank: int) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        training: TrainingSpec,
+        layout: Layout,
+        rank: int,
+        schedule: Schedule | None = None,
+    ) -> None:
+        """``schedule``: the layout's, where that is a custom one."""
         self._layout, self._training = layout, training
+        self._schedule = schedule or schedule_of(layout)
         self._job = JobBooks(model, training, SoftwareSpec())
         self.at = layout.world_size.coordinates(rank)
         self.groups = groups_of_rank(layout, rank)
@@ -80,8 +90,13 @@ class RankBooks:
 
     @cached_property
     def _units(self) -> list[tuple[UnitBooks, UnitShards]]:
+        """Of all stages: a tied weight of two stages of this rank comes twice."""
         units = (unit for stage in self.stages for unit in stage.units)
         return [(unit, self._job.shards(self._layout, unit)) for unit in units]
+
+    @cached_property
+    def _units_once(self) -> list[tuple[UnitBooks, UnitShards]]:
+        return list({unit.name: (unit, shards) for unit, shards in self._units}.values())
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -90,7 +105,7 @@ class RankBooks:
 
     @property
     def parameters(self) -> tuple[ParameterBooks, ...]:
-        return tuple(parameter for stage in self.stages for parameter in stage.parameters)
+        return tuple(parameter for unit, _ in self._units_once for parameter in unit.parameters)
 
     @property
     def parameter_bytes(self) -> int:
@@ -102,7 +117,7 @@ class RankBooks:
         """Its units that have parameters."""
         return [
             KeptUnit(unit.name, shards.weight_bytes, shards.gradient_bytes, shards.optimizer_bytes)
-            for unit, shards in self._units
+            for unit, shards in self._units_once
             if unit.num_parameters
         ]
 
@@ -119,11 +134,7 @@ class RankBooks:
     def memory(self) -> MemoryParts:
         """Bytes of its tensors at the fullest moment of a step; the fixed part is 0."""
         model = MemoryModel(self._training, {}, self._job)
-        return model.parts_of_rank(self._layout, self.at.pp, self.at.tp)
-
-    def fullest_memory(self) -> MemoryParts:
-        """The same of the fullest of the tensor-parallel ranks of its pipeline rank."""
-        return MemoryModel(self._training, {}, self._job).parts(self._layout)[self.at.pp]
+        return model.parts_of_rank(self._layout, self.at.pp, self.at.tp, self._schedule)
 
     def calls(self) -> Counter[Call]:
         """How often each collective and each send is called in a step."""
@@ -139,6 +150,7 @@ class RankBooks:
             every = (*_tensor_parallel(unit.forward), *_tensor_parallel(unit.backward))
             zero = (*shards.gathering(), *shards.gathering(), *shards.scattering())
             yield from self._placed((*every, *zero), micro_batches)
+        for unit, shards in self._units_once:
             yield from self._placed((*shards.reduction(), *shards.publishing()), 1)
             if unit.name == TIED_UNIT:
                 yield from self._placed(shards.tied_sum(), 1)
@@ -154,7 +166,7 @@ class RankBooks:
 
     def _sends(self) -> Iterator[tuple[Call, int]]:
         stages = {stage.stage.stage: stage for stage in self.stages}
-        for action in schedule_of(self._layout).ranks[self.at.pp]:
+        for action in self._schedule.ranks[self.at.pp]:
             if action.kind is ActionKind.SEND_FORWARD:
                 size = stages[action.stage].message_bytes
             elif action.kind is ActionKind.SEND_BACKWARD:

@@ -18,7 +18,7 @@ from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.cost_models.rank_books import Call, KeptUnit
 from shardwright.runtime.fake_world import WithoutData, fake_rank
 from shardwright.runtime.ledger import Ledger
-from shardwright.runtime.models import build_stage
+from shardwright.runtime.models import build_rank
 from shardwright.runtime.parallel.groups import ParallelGroups
 from shardwright.runtime.parallel.shards import ParameterShard, shard_of
 from shardwright.runtime.pipeline import MicroBatch
@@ -48,7 +48,7 @@ class BuiltRank:
     """The same in the step."""
 
 
-def build_rank(plan: Plan, rank: int) -> BuiltRank:
+def dry_rank(plan: Plan, rank: int) -> BuiltRank:
     """Build one rank of the plan and run one step of it, without a device, peers or data."""
     with fake_rank(rank, plan.layout.world):
         groups = ParallelGroups.create(plan.layout)
@@ -81,13 +81,10 @@ def watch_step(plan: Plan, groups: ParallelGroups, *, draws_weights: bool) -> Bu
 def _build(
     plan: Plan, groups: ParallelGroups, draws_weights: bool
 ) -> tuple[TrainStep, list[nn.Parameter]]:
-    stage = build_stage(
-        plan.model, plan.layout, plan.training, groups.coordinates.pp, groups,
-        draws_weights=draws_weights,
-    )  # fmt: skip
+    model = build_rank(plan.model, plan.layout, plan.training, groups, draws_weights=draws_weights)
     schedule = plan.schedule or schedule_of(plan.layout)
-    step = TrainStep(stage, plan.layout, plan.training, groups, schedule)
-    return step, list(stage.parameters())
+    step = TrainStep(model, plan.layout, plan.training, groups, schedule)
+    return step, list(model.parameters())
 
 
 def _micro_batches(plan: Plan) -> list[MicroBatch]:

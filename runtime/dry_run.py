@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.runtime.dry_audit import audit_rank
-from shardwright.runtime.dry_rank import build_rank
+from shardwright.runtime.dry_rank import dry_rank
 from shardwright.runtime.dry_report import DryRunReport
 from shardwright.runtime.preflight import check_plan
 from shardwright.runtime.summary import layout_in_words
@@ -49,7 +49,7 @@ def dry_run(
     for rank in ranks:
         if on_rank is not None:
             on_rank(rank)
-        reports.append(audit_rank(plan, build_rank(plan, rank), profile))
+        reports.append(audit_rank(plan, dry_rank(plan, rank), profile))
     return DryRunReport(
         model=plan.model.name,
         num_ranks=plan.layout.world,

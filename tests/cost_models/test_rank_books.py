@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.cost_models.rank_books import RankBooks, groups_of_rank
-from shardwright.specs import Layout, Recompute
+from shardwright.cost_models.step import StepModel
+from shardwright.specs import Layout, Recompute, ScheduleName
+from tests.cost_models.profiles import profile
 from tests.cost_models.test_units import TRAINING, llama
 
 
@@ -73,13 +76,37 @@ def test_recomputation_costs_flops_and_saves_memory() -> None:
     assert kept.kept() == again.kept()
 
 
-def test_the_fullest_rank_is_one_of_its_pipeline_ranks() -> None:
+def test_ranks_of_one_stage_may_hold_more_or_less() -> None:
     """Query heads are spread unevenly: rank 0 has more than rank 3."""
     model = llama(heads=6, kv_heads=2)
     layout = Layout.of(model, TRAINING, tp=4, pp=2)
     each = [RankBooks(model, TRAINING, layout, rank) for rank in range(4)]
     sizes = [books.memory().total_bytes for books in each]
     assert sizes[3] < sizes[0]
-    assert max(sizes) == each[3].fullest_memory().total_bytes
+    fullest = StepModel(model, TRAINING, profile()).memory(layout)[0]
+    assert max(sizes) == fullest.total_bytes - fullest.fixed
     state = [sum(unit.optimizer_bytes for unit in books.kept()) for books in each]
     assert state == [books.memory().optimizer_state for books in each]
+
+
+def test_a_tied_weight_of_two_stages_of_a_rank_is_there_once() -> None:
+    model = llama(tie_word_embeddings=True)
+    layout = Layout.of(model, TRAINING, pp=2, vpp=2, schedule="zb-v")
+    books = RankBooks(model, TRAINING, layout, 0)
+    names = [parameter.name for parameter in books.parameters]
+    assert names.count("embedding.weight") == 1
+    assert [unit.name for unit in books.kept()].count("tied_embedding") == 1
+    assert books.groups["embedding"] == (0,)
+
+
+def test_a_custom_schedule_has_the_books_of_the_one_that_it_repeats() -> None:
+    model = llama()
+    known = Layout.of(model, TRAINING, pp=2, dp=2)
+    custom = known.model_copy(update={"schedule": ScheduleName.CUSTOM})
+    for rank in range(4):
+        one, other = (
+            RankBooks(model, TRAINING, layout, rank, schedule_of(known))
+            for layout in (known, custom)
+        )
+        assert one.calls() == other.calls()
+        assert one.memory() == other.memory()
