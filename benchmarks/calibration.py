@@ -5,10 +5,11 @@
     python -m benchmarks.calibration here --profile profile.json --again steps.json
 
 ``simulated``: machines whose numbers are drawn from what is believed of four stacks
-(`benchmarks.simulated_logs`). ``here``: our own runtime on two ranks of this machine, layouts drawn
-with seed 0 from all valid ones (`benchmarks.local_layouts`). The first is timed for 50 steps, which
-are its log; the others in turn. The profile is one that was measured before, at whatever load the
-machine had then: what has changed since is what the log must tell.
+(`benchmarks.simulated_logs`). ``here``: our own runtime on two ranks of this machine, a tiny Llama,
+layouts drawn with seed 0 from all valid ones and timed in turn (`benchmarks.local_layouts`). The 50
+steps of a layout are its log; each layout's log is used in turn. The profile is one that was
+measured before, at whatever load the machine had then: what has changed since is what the log must
+tell. ``--stretch`` makes that change known: the profile of a machine that took so much longer.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import json
 import statistics
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -32,13 +34,20 @@ from shardwright.planner.calibration.profile import calibrated_profile
 from shardwright.planner.layouts import named_choices
 from shardwright.planner.problem import Problem
 from shardwright.planner.question import Training
-from shardwright.specs import Layout, SoftwareSpec
+from shardwright.specs import Layout, SoftwareSpec, TrainingSpec
 from shardwright.specs.sources import resolve_model
 
 STACKS = ("generic", "torchtitan", "megatron-lm-2022", "megatron-bridge")
 NUM_MACHINES = 25
-ROUNDS, STEPS = 5, 2
-"""Of each other layout."""
+TINY = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 1024,
+    "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
+}  # fmt: skip
+TRAINING = TrainingSpec.model_validate({"global_batch": 8, "seq_len": 128, "precision": "fp32"})
+ROUNDS = 10
+"""In which the steps of every layout's log are timed."""
 
 
 def simulated() -> Iterator[str]:
@@ -71,11 +80,10 @@ def _row(name: str, alone: Sequence[Case], timed: Sequence[Case]) -> str:
     return f"| {name} | {before:.1%} | {' | '.join(cells)} |"
 
 
-def times_here(layouts: Sequence[Layout], path: Path | None) -> list[list[float]]:
-    """Steps of each layout: of the first `NUM_LINES`, of the others in turn."""
-    first = local.measure([layouts[0]], 2, 1, NUM_LINES)
-    rest = local.measure(list(layouts[1:]), 2, ROUNDS, STEPS)
-    times = [one.step_times_s for one in (*first, *rest)]
+def times_here(layouts: Sequence[Layout], model: Path, path: Path | None) -> list[list[float]]:
+    """The steps of each layout's log, all layouts in turn."""
+    found = local.measure(list(layouts), 2, ROUNDS, NUM_LINES // ROUNDS, model, TRAINING)
+    times = [one.step_times_s for one in found]
     if path is not None:
         path.write_text(json.dumps(times), encoding="utf-8")
     return times
@@ -83,7 +91,7 @@ def times_here(layouts: Sequence[Layout], path: Path | None) -> list[list[float]
 
 def log_text(layout: Layout, times: Sequence[float]) -> str:
     """The records that our runtime writes of such steps."""
-    tokens = local.TRAINING.tokens_per_step
+    tokens = TRAINING.tokens_per_step
     rows = [
         {"step": i, "loss": 1.0, "grad_norm": 1.0, "learning_rate": 1e-4, "step_time_s": time,
          "tokens_per_s": tokens / time}
@@ -151,6 +159,34 @@ def here(profile: HardwareProfile, layouts: Sequence[Layout], times: Sequence[Se
         )
 
 
+def stretched(profile: HardwareProfile, ratio: float) -> HardwareProfile:
+    """The profile as a machine that takes ``ratio`` times as long for everything would give it."""
+    curves = tuple(
+        curve.model_copy(
+            update={
+                "points": tuple(p._replace(median_s=p.median_s * ratio) for p in curve.points)
+            }
+        )
+        for curve in profile.curves
+    )  # fmt: skip
+    return profile.model_copy(update={"curves": curves})
+
+
+def _here(options: argparse.Namespace) -> Iterator[str]:
+    profile = stretched(local.load_or_measure_profile(options.profile, 2), options.stretch)
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "config.json"
+        model.write_text(json.dumps(TINY), encoding="utf-8")
+        problem = Problem(resolve_model(str(model)), TRAINING, profile, SoftwareSpec())
+        layouts = local.draw_layouts(problem, options.layouts)
+        times = (
+            times_here(layouts, model, options.out)
+            if options.again is None
+            else json.loads(options.again.read_text(encoding="utf-8"))
+        )
+        yield from here(profile, layouts, times, problem)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -159,20 +195,15 @@ def main() -> None:
     local_parser.add_argument("--profile", type=Path, required=True)
     local_parser.add_argument("--layouts", type=int, default=7)
     local_parser.add_argument("--again", type=Path, help="steps of an earlier call")
+    local_parser.add_argument(
+        "--stretch", type=float, default=1.0, help="all times of the profile, before it is used"
+    )
     local_parser.add_argument("-o", "--out", type=Path, help="keep the steps here")
     options = parser.parse_args()
     if options.command == "simulated":
         lines: Iterator[str] = simulated()
     else:
-        profile = local.load_or_measure_profile(options.profile, 2)
-        problem = Problem(resolve_model(str(local.MODEL)), local.TRAINING, profile, SoftwareSpec())
-        layouts = local.draw_layouts(problem, options.layouts)
-        times = (
-            json.loads(options.again.read_text(encoding="utf-8"))
-            if options.again
-            else times_here(layouts, options.out)
-        )
-        lines = here(profile, layouts, times, problem)
+        lines = _here(options)
     for line in lines:
         sys.stdout.write(f"{line}\n")
 

@@ -85,7 +85,14 @@ def name_of(layout: Layout) -> str:
     return "-".join(parts)
 
 
-def measure(layouts: list[Layout], num_ranks: int, rounds: int, steps: int) -> list[Measured]:
+def measure(
+    layouts: list[Layout],
+    num_ranks: int,
+    rounds: int,
+    steps: int,
+    model: Path = MODEL,
+    training: TrainingSpec = TRAINING,
+) -> list[Measured]:
     """Every layout on ``num_ranks`` real ranks of this machine."""
     os.environ.update(rank_environment("cpu"))
     context = multiprocessing.get_context("spawn")
@@ -94,7 +101,17 @@ def measure(layouts: list[Layout], num_ranks: int, rounds: int, steps: int) -> l
         ranks = [
             context.Process(
                 target=_rank_main,
-                args=(rank, num_ranks, str(Path(folder) / "store"), layouts, rounds, steps, queue),
+                args=(
+                    rank,
+                    num_ranks,
+                    str(Path(folder) / "store"),
+                    layouts,
+                    rounds,
+                    steps,
+                    queue,
+                    model,
+                    training,
+                ),
                 daemon=True,
             )
             for rank in range(num_ranks)
@@ -121,6 +138,8 @@ def _rank_main(
     rounds: int,
     steps: int,
     queue: multiprocessing.Queue[list[Measured]],
+    model: Path,
+    training: TrainingSpec,
 ) -> None:
     pin_to_core(rank, num_ranks)
     import torch
@@ -130,7 +149,7 @@ def _rank_main(
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks, timeout=TIMEOUT
     )
-    jobs = [_Job(layout) for layout in layouts]
+    jobs = [_Job(layout, model, training) for layout in layouts]
     times: list[list[float]] = [[] for _ in layouts]
     for round_index in range(rounds):
         order = list(range(len(jobs)))
@@ -151,7 +170,7 @@ def _rank_main(
 class _Job:
     """One layout, built and stepped once on this rank; the step measured its memory."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, path: Path, training: TrainingSpec) -> None:
         import torch
 
         from shardwright.cost_models.pipeline.schedules import schedule_of
@@ -160,17 +179,17 @@ class _Job:
         from shardwright.runtime.parallel.groups import ParallelGroups
         from shardwright.runtime.step import TrainStep
 
-        model = resolve_model(str(MODEL))
+        model = resolve_model(str(path))
         resident_before = _resident_bytes()
         groups = ParallelGroups.create(layout)
         generator = torch.Generator().manual_seed(groups.coordinates.dp)
-        shape = (layout.micro_batches, 2, layout.micro_batch, TRAINING.seq_len)
+        shape = (layout.micro_batches, 2, layout.micro_batch, training.seq_len)
         batches = torch.randint(model.embedding.vocab_size, shape, generator=generator)
         self._micro_batches = [(tokens, labels) for tokens, labels in batches]
         ledger = Ledger()
         with ledger:
-            rank = build_rank(model, layout, TRAINING, groups)
-            self._step = TrainStep(rank, layout, TRAINING, groups, schedule_of(layout))
+            rank = build_rank(model, layout, training, groups)
+            self._step = TrainStep(rank, layout, training, groups, schedule_of(layout))
             self._step.run(self._micro_batches, 1e-4)
         ledger.reset_peak()
         with ledger:
