@@ -94,7 +94,7 @@ def books_record(job: Job, rank: int) -> StepRecord:
     return StepRecord(books.calls(), kept, books.flops())
 
 
-def differences(jobs: Sequence[Job], *, timeout_s: float = 60.0) -> Iterator[str]:
+def differences(jobs: Sequence[Job], *, timeout_s: float = 180.0) -> Iterator[str]:
     """One line for each rank of each job whose books are not what it did; none is as it should be.
 
     Jobs of equal numbers of ranks share a launch.

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from shardwright.cost_models.blocks.stage import StageBooks, UnitBooks
 from shardwright.cost_models.job_books import TIED_UNIT, JobBooks
 from shardwright.cost_models.pipeline.occupancy import Moment, moments, moments_of
-from shardwright.cost_models.pipeline.program import compile_schedule
 from shardwright.cost_models.shards import UnitShards
 from shardwright.specs import ActionKind, Layout, MemoryParts, Schedule, ScheduleName, TrainingSpec
 from shardwright.specs.prediction import MemoryVerdict
@@ -60,8 +59,9 @@ class StageMemory:
     input: int
     """The part of ``saved`` that is there before the forward."""
     received_gradient: int
-    forward: PassPeak
-    backward: PassPeak
+    deferred: int
+    """From input gradient to weight gradient by each micro-batch, where backwards are split."""
+    passes: Mapping[ActionKind, PassPeak]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class MemoryModel:
         }
         if layout.schedule is not ScheduleName.CUSTOM:
             return self._rank_parts(layout, moments_of(layout)[pp_rank], stages)
-        of_ranks = moments(compile_schedule(schedule))
+        of_ranks = moments(schedule)
         return self._rank_parts(layout, of_ranks[pp_rank], stages)
 
     def verdict(self, parts: Iterable[MemoryParts], capacity_bytes: int) -> MemoryVerdict:
@@ -146,16 +146,22 @@ class MemoryModel:
 
     def _stage_memory(self, layout: Layout, books: StageBooks) -> StageMemory:
         shards = [self._job.shards(layout, unit) for unit in books.units]
+        kept = [own for unit, own in zip(books.units, shards, strict=True) if not unit.is_shared]
         return StageMemory(
-            weights=sum(unit.weight_bytes for unit in shards),
-            gradients=sum(unit.gradient_bytes for unit in shards),
-            optimizer_state=sum(unit.optimizer_bytes for unit in shards),
+            weights=sum(unit.weight_bytes for unit in kept),
+            gradients=sum(unit.gradient_bytes for unit in kept),
+            optimizer_state=sum(unit.optimizer_bytes for unit in kept),
             constants=books.buffer_bytes,
             saved=books.saved_bytes + books.input_bytes,
             input=books.input_bytes,
             received_gradient=books.message_bytes,
-            forward=_forward_peak(books, shards),
-            backward=_backward_peak(books, shards),
+            deferred=books.deferred_bytes,
+            passes={
+                ActionKind.FORWARD: _forward_peak(books, shards),
+                ActionKind.BACKWARD: _backward_peak(books, shards),
+                ActionKind.BACKWARD_INPUT: _input_peak(books, shards),
+                ActionKind.BACKWARD_WEIGHT: _weight_peak(books, shards),
+            },
         )
 
     def _rank_parts(
@@ -206,15 +212,18 @@ def num_groups(layout: Layout) -> int:
 def _moment_peak(moment: Moment, stages: Mapping[int, StageMemory], hidden_bytes: int) -> _Peak:
     """What is alive at the fullest point of one computation or exchange."""
     held = sum(count * stages[stage].saved for stage, count in moment.held)
+    held += sum(count * stages[stage].deferred for stage, count in moment.deferred)
     messages = hidden_bytes * moment.messages
     if moment.work is None:
         return _Peak(held, 0, messages)
     index, kind = moment.work
     stage = stages[index]
+    own, received = stage.saved, stage.received_gradient
     if kind is ActionKind.FORWARD:
-        peak, own, received = stage.forward, stage.input, 0
-    else:
-        peak, own, received = stage.backward, stage.saved, stage.received_gradient
+        own, received = stage.input, 0
+    elif kind is ActionKind.BACKWARD_WEIGHT:
+        own, received = stage.deferred, 0
+    peak = stage.passes[kind]
     return _Peak(
         activations=held + own + peak.saved,
         gathered=peak.gathered,
@@ -241,6 +250,29 @@ def _backward_peak(books: StageBooks, shards: Sequence[UnitShards]) -> PassPeak:
             books.backward_moments, books.units, shards, gathered, strict=True
         )
     )
+    return max(peaks, key=lambda peak: peak.total, default=PassPeak(0, 0, 0))
+
+
+def _input_peak(books: StageBooks, shards: Sequence[UnitShards]) -> PassPeak:
+    """The first half of a split backward: weights gathered, no gradients arriving."""
+    gathered = _gathered_bytes(books.units, shards)
+    peaks = (
+        PassPeak(change, transient, weights)
+        for (change, transient), weights in zip(books.input_moments, gathered, strict=True)
+    )
+    return max(peaks, key=lambda peak: peak.total, default=PassPeak(0, 0, 0))
+
+
+def _weight_peak(books: StageBooks, shards: Sequence[UnitShards]) -> PassPeak:
+    """The second half: no weights are read, gradients arrive."""
+    change = 0
+    peaks = []
+    for unit, own in zip(reversed(books.units), reversed(shards), strict=True):
+        most = unit.weight_peak_bytes(own.arriving_bytes)
+        if unit.name == TIED_UNIT and own.arriving_bytes:  # the gradient is its reader's
+            most = own.arriving_bytes + own.full_weight_bytes
+        peaks.append(PassPeak(change, most, 0))
+        change -= unit.deferred_bytes
     return max(peaks, key=lambda peak: peak.total, default=PassPeak(0, 0, 0))
 
 

@@ -16,6 +16,7 @@ the profile states no band).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,7 +33,7 @@ from shardwright.cost_models.pipeline.makespan import (
     Timeline,
     simulate,
 )
-from shardwright.cost_models.pipeline.program import program_of
+from shardwright.cost_models.pipeline.program import Work, pairs_of, program_of
 from shardwright.cost_models.units import Levels, PassSeconds, StageCosts, UnitPricer
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.specs import (
@@ -52,6 +53,10 @@ _LOSS_AND_NORM_BYTES = 16
 """Two float64: the loss and the squared gradient norm, summed over the world."""
 _COUNT_BYTES = 8
 """One int64: valid tokens, summed over dp."""
+
+
+_Passes = tuple[tuple[PassSeconds, ...], tuple[PassSeconds, ...]]
+"""Forward and backward seconds of one computation, each with one entry per level of business."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +165,36 @@ class StepModel:
     ) -> PipelineCosts:
         """What the pipeline's simulation needs."""
         stages = stages or self.stage_costs(layout)
-        work_s, transfer_s = {}, {}
+        work_s = {
+            work: tuple(
+                forward.total_s + backward.total_s
+                for forward, backward in zip(*passes, strict=True)
+            )
+            for work, passes in self._work_passes(layout, stages).items()
+        }
+        transfer_s = {}
         for index, stage in enumerate(stages):
-            work_s[index, ActionKind.FORWARD] = tuple(p.total_s for p in stage.forward)
-            work_s[index, ActionKind.BACKWARD] = tuple(p.total_s for p in stage.backward)
             transfer_s[index, ActionKind.SEND_FORWARD] = stage.send_forward_s
             transfer_s[index, ActionKind.SEND_BACKWARD] = stage.send_backward_s
         return PipelineCosts(work_s, transfer_s, self.shared_cores(layout))
+
+    def _work_passes(self, layout: Layout, stages: tuple[StageCosts, ...]) -> dict[Work, _Passes]:
+        """The forward and the backward seconds of each computation of the schedule."""
+        program = program_of(layout)
+        groups, levels = self.groups(layout), self.levels(layout)
+        found: dict[Work, _Passes] = {}
+        nothing = (PassSeconds(),) * len(levels)
+        for stage, kind in program.works:
+            if kind is ActionKind.FORWARD:
+                found[stage, kind] = stages[stage].forward, nothing
+            elif kind is ActionKind.BACKWARD:
+                found[stage, kind] = nothing, stages[stage].backward
+            elif kind is not ActionKind.OVERLAP_F_B and (stage, kind) not in found:
+                halves = self.units.split_costs(layout, stage, groups, levels)
+                found |= {(stage, half): (nothing, cost) for half, cost in halves.items()}
+        for stage, backward in pairs_of(program).items():
+            found[stage, ActionKind.OVERLAP_F_B] = stages[stage].forward, stages[backward].backward
+        return found
 
     def timeline(self, layout: Layout) -> Timeline:
         """The simulated pipeline of one step."""
@@ -253,7 +281,7 @@ class StepModel:
         step = self._step_seconds(layout, stages, timeline)
         if rank is None:
             rank = max(range(layout.pp), key=lambda r: (timeline.ranks[r].busy_s, -r))
-        forward, backward = _passes(timeline.ranks[rank], stages)
+        forward, backward = _passes(timeline.ranks[rank], self._work_passes(layout, stages))
         shares = {
             "compute_forward": forward.compute_s,
             "compute_backward": backward.compute_s,
@@ -293,16 +321,16 @@ class StepModel:
         return model_flops_megatron(self.model, self.training)
 
 
-def _passes(rank: RankTime, stages: tuple[StageCosts, ...]) -> tuple[PassSeconds, PassSeconds]:
+def _passes(rank: RankTime, works: Mapping[Work, _Passes]) -> tuple[PassSeconds, PassSeconds]:
     """What a pipeline rank's time in forward and backward passes went to.
 
     Elapsed seconds at each level of business are shared out as the priced passes at that level.
     """
-    totals = {ActionKind.FORWARD: PassSeconds(), ActionKind.BACKWARD: PassSeconds()}
-    for (stage, kind), elapsed in rank.elapsed_s.items():
-        costs = stages[stage]
-        passes = costs.forward if kind is ActionKind.FORWARD else costs.backward
-        for seconds, priced in zip(elapsed, passes, strict=True):
+    forward_total = backward_total = PassSeconds()
+    for work, elapsed in rank.elapsed_s.items():
+        for seconds, forward, backward in zip(elapsed, *works[work], strict=True):
             if seconds:
-                totals[kind] += priced.scaled(seconds / priced.total_s)
-    return totals[ActionKind.FORWARD], totals[ActionKind.BACKWARD]
+                share = seconds / (forward.total_s + backward.total_s)
+                forward_total += forward.scaled(share)
+                backward_total += backward.scaled(share)
+    return forward_total, backward_total

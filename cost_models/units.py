@@ -17,7 +17,7 @@ from shardwright.cost_models.compute import ComputeModel
 from shardwright.cost_models.groups import GroupName, GroupPrices
 from shardwright.cost_models.job_books import TIED_UNIT, JobBooks
 from shardwright.cost_models.shards import UnitShards
-from shardwright.specs import Layout, ModelSpec, SoftwareSpec, TrainingSpec
+from shardwright.specs import ActionKind, Layout, ModelSpec, SoftwareSpec, TrainingSpec
 
 Levels = tuple[int, ...]
 """Numbers of busy ranks of a node at which work is priced."""
@@ -149,6 +149,24 @@ class UnitPricer(JobBooks):
             tied_sum_s=self._tied_sum_s(layout, books[0], groups),
         )
 
+    def split_costs(
+        self, layout: Layout, stage: int, groups: GroupPrices, levels: Levels
+    ) -> dict[ActionKind, tuple[PassSeconds, ...]]:
+        """The two halves of a virtual stage's backward, where that is split."""
+        pp_rank = layout.stages[stage].rank
+        totals = {kind: _NOTHING * len(levels) for kind in _HALVES}
+        for unit in zip(*(one.units for one in self.books(layout, stage)), strict=True):
+            shards = self.shards(layout, max(unit, key=lambda one: one.num_parameters))
+            shared = self._price_shards(shards, pp_rank, groups, levels)
+            zero_s = (shared.gather_s, shared.scatter_s)
+            for (kind, name), added_s in zip(_HALVES.items(), zero_s, strict=True):
+                own = self._price_pass(unit, name, pp_rank, groups, levels)
+                totals[kind] = tuple(
+                    total + one + PassSeconds(dp_comm_s=seconds)
+                    for total, one, seconds in zip(totals[kind], own, added_s, strict=True)
+                )
+        return totals
+
     def message_s(
         self, num_bytes: int, layout: Layout, first_stage: int, groups: GroupPrices
     ) -> float:
@@ -172,8 +190,8 @@ class UnitPricer(JobBooks):
     ) -> UnitCosts:
         """A unit, given as its books on the distinct tensor-parallel ranks."""
         key = (
-            self._identity(unit), unit[0].recompute, unit[0].num_parameters, layout.zero, levels,
-            groups.key(pp_rank),
+            self._identity(unit), unit[0].recompute, unit[0].num_parameters, unit[0].is_shared,
+            layout.zero, levels, groups.key(pp_rank),
         )  # fmt: skip
         found = self._prices.get(key)
         if found is None:
@@ -194,6 +212,7 @@ class UnitPricer(JobBooks):
             self._price_pass(unit, name, pp_rank, groups, levels)
             for name in ("forward", "backward")
         )
+        once = not unit[0].is_shared
         return UnitCosts(
             forward=tuple(
                 own + PassSeconds(dp_comm_s=gather_s)
@@ -205,10 +224,10 @@ class UnitPricer(JobBooks):
                     backward, shared.gather_s, shared.scatter_s, strict=True
                 )
             ),
-            reduction_s=shared.reduction_s,
-            norm_s=shared.norm_s,
-            update_s=shared.update_s,
-            publish_s=shared.publish_s,
+            reduction_s=shared.reduction_s * once,
+            norm_s=shared.norm_s * once,
+            update_s=shared.update_s * once,
+            publish_s=shared.publish_s * once,
         )
 
     def _price_shards(
@@ -259,8 +278,8 @@ class UnitPricer(JobBooks):
     def _pass(
         self, unit: UnitBooks, name: str, pp_rank: int, groups: GroupPrices, busy: int
     ) -> PassSeconds:
-        operations = unit.forward if name == "forward" else unit.backward
-        again = unit.recomputed if name == "backward" else ()
+        operations: tuple[Operation, ...] = getattr(unit, name)
+        again = unit.recomputed if name in ("backward", "backward_input") else ()
         whole_s = self._seconds(operations, busy)
         again_s = self._seconds(again, busy)
         tp_comm_s = sum(
@@ -279,12 +298,15 @@ class UnitPricer(JobBooks):
         )
 
     def _tied_sum_s(self, layout: Layout, books: StageBooks, groups: GroupPrices) -> float:
-        """Nothing where one stage holds embedding and head."""
+        """Nothing where one rank holds embedding and head."""
         tied = next((unit for unit in books.units if unit.name == TIED_UNIT), None)
-        if tied is None or layout.pp == 1:
+        if tied is None or layout.stages[0].rank == layout.stages[-1].rank:
             return 0.0
         calls = self.shards(layout, tied).tied_sum()
         return sum(groups.seconds(call, group, books.stage.rank) for call, group in calls)
 
 
 _NOTHING = (PassSeconds(),)
+_HALVES = {
+    ActionKind.BACKWARD_INPUT: "backward_input", ActionKind.BACKWARD_WEIGHT: "backward_weight",
+}  # fmt: skip

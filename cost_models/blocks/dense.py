@@ -23,6 +23,7 @@ from shardwright.cost_models.blocks.operations import (
     Attention,
     BlockBooks,
     Collective,
+    DeferredGradient,
     Elementwise,
     Operation,
     ParameterBooks,
@@ -96,6 +97,7 @@ def _rms_norm(block: NormBlock, name: str, context: Context, in_branch: bool) ->
         output_bytes=x,
         forward_transient_bytes=wide_x if context.is_promoted else 0,
         backward_transient_bytes=peak + (x if in_branch else 0),
+        deferred=(DeferredGradient(weight, 0, 0),),
     )
 
 
@@ -118,6 +120,7 @@ def _layer_norm(block: NormBlock, name: str, context: Context, in_branch: bool) 
         kept=(SavedTensor("mean", statistics // 2), SavedTensor("scale", statistics // 2)),
         output_bytes=x,
         backward_transient_bytes=x + vectors + (x if in_branch else 0),
+        deferred=(DeferredGradient(vectors, 0, 0),),
     )
 
 
@@ -194,6 +197,8 @@ def _attention_core(block: AttentionBlock, context: Context) -> Step:
             0, rotated_half - out - sum(tensor.num_bytes for tensor in kept)
         ),
         backward_transient_bytes=out + max(qkv, d_expanded, rotated_half),
+        # The output, which backward reads, is held anyway: by the projection behind, for later.
+        input_transient_bytes=max(qkv, d_expanded, rotated_half),
     )
 
 
@@ -300,6 +305,7 @@ def _embedding_chain(lookup: Step, positions: Step | None) -> BlockBooks:
         backward_transient_bytes=max(
             positions.backward_transient_bytes, books.backward_transient_bytes
         ),
+        deferred=(*positions.deferred, *books.deferred),
     )
 
 
@@ -323,6 +329,11 @@ def _token_embedding(context: Context, hidden: int, rows: int) -> Step:
     gather_peak, gathered = gather_bytes(context, hidden)
     index_bytes = index if context.tp > 1 else 0
     wide_copy = wide_full if context.is_promoted else 0
+    weight_peak = index_bytes + max(
+        gather_peak,
+        gathered + wide_copy,
+        (wide_copy or gathered) + wide_d_weight + (d_weight if context.is_promoted else 0),
+    )
     return Step(
         forward=(
             Elementwise("embedding.forward", lookup, context.dtype, lookup_kernels),
@@ -336,13 +347,10 @@ def _token_embedding(context: Context, hidden: int, rows: int) -> Step:
         ),
         output_bytes=y,
         forward_transient_bytes=transient,
-        backward_transient_bytes=max(
-            index_bytes + gather_peak,
-            index_bytes + gathered + wide_copy,
-            index_bytes + (wide_copy or gathered) + wide_d_weight
-            + (d_weight if context.is_promoted else 0),
-        ),
-    )  # fmt: skip
+        backward_transient_bytes=weight_peak,
+        input_transient_bytes=0,
+        deferred=(DeferredGradient(y, weight_peak, d_weight),),
+    )
 
 
 def _positions(context: Context, shape: tuple[int, int]) -> Step:
@@ -361,6 +369,8 @@ def _positions(context: Context, shape: tuple[int, int]) -> Step:
         ),
         parameters=(_whole("embedding.positions", shape, context),),
         backward_transient_bytes=whole,
+        input_transient_bytes=0,
+        deferred=(DeferredGradient(0, whole, whole),),
     )
 
 
@@ -394,10 +404,10 @@ def head_books(
         linear.forward_transient_bytes + logits,
         cast + z + index + mask + (2 * num_sums + 2) * row + wide,
     )
-    backward_peak = max(
-        row + index + mask + max(row, cast),
-        linear.backward_transient_bytes - row + (cast - z if context.is_promoted else 0),
-    )
+    loss_peak = row + index + mask + max(row, cast)
+    # The sums are freed, and where the loss is wide the logits' gradient is in its place.
+    behind_loss = (cast - z if context.is_promoted else 0) - row
+    assert linear.input_transient_bytes is not None
     return BlockBooks(
         name="head",
         forward=(*linear.forward, *_loss_forward(context, rows, num_sums)),
@@ -409,7 +419,9 @@ def head_books(
         ),
         output_bytes=wide,
         forward_transient_bytes=max(0, forward_peak - saved),
-        backward_transient_bytes=backward_peak,
+        backward_transient_bytes=max(loss_peak, linear.backward_transient_bytes + behind_loss),
+        input_transient_bytes=max(loss_peak, linear.input_transient_bytes + behind_loss),
+        deferred=linear.deferred,
         unsaved_forward_bytes=context.local_tokens * hidden * item + forward_peak,
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from shardwright.cost_models.blocks.operations import (
     Collective,
+    DeferredGradient,
     Elementwise,
     Matmul,
     Operation,
@@ -50,6 +51,14 @@ def column_linear(
             dx + d_bias + gather_peak,
             dx + d_bias + gathered + d_weight,
         ),
+        input_transient_bytes=reduce_peak(context, inner) if context.tp > 1 else dx,
+        deferred=(
+            DeferredGradient(
+                held_bytes=dx + out_bytes,
+                transient_bytes=d_bias + max(gather_peak, gathered + d_weight),
+                gradient_bytes=d_bias + d_weight,
+            ),
+        ),
     )
 
 
@@ -82,6 +91,15 @@ def row_linear(
         output_bytes=y,
         forward_transient_bytes=reduce_peak(context, out) - y,
         backward_transient_bytes=max(gather_peak, gathered + dx + d_bias + d_weight),
+        input_transient_bytes=max(gather_peak, gathered + dx),
+        deferred=(
+            DeferredGradient(
+                held_bytes=dx + gathered,
+                transient_bytes=d_bias + d_weight,
+                gradient_bytes=d_bias + d_weight,
+                stream_bytes=0 if gathered and not has_bias else y,
+            ),
+        ),
     )
 
 

@@ -117,6 +117,27 @@ class SavedTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class DeferredGradient:
+    """Weight gradients of one autograd function, put off to the second half of a split backward.
+
+    ``held_bytes`` and ``stream_bytes`` live until then: its input and the gradient of its output.
+    """
+
+    held_bytes: int
+    """Without ``stream_bytes``."""
+    transient_bytes: int
+    """Most alive at once while they are computed, themselves included."""
+    gradient_bytes: int
+    """Of the gradients that it computes; those that it holds are not counted again."""
+    stream_bytes: int = 0
+    """The gradient of the residual stream, where that is held and waits for the norm anyway."""
+
+    @property
+    def all_held_bytes(self) -> int:
+        return self.held_bytes + self.stream_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class BlockBooks:
     """What one block does on one rank for one micro-batch, and what it keeps.
 
@@ -135,6 +156,10 @@ class BlockBooks:
     output_bytes: int
     forward_transient_bytes: int
     backward_transient_bytes: int
+    input_transient_bytes: int
+    """As ``backward_transient_bytes``, in the first half of a split backward."""
+    deferred: tuple[DeferredGradient, ...]
+    """What the second half computes, in order."""
     unsaved_forward_bytes: int
     """Most alive at once in a forward that keeps nothing (full recompute): input, unless that is
     the residual stream, output and all between."""
@@ -142,6 +167,16 @@ class BlockBooks:
     @property
     def saved_bytes(self) -> int:
         return sum(tensor.num_bytes for tensor in self.saved)
+
+    @property
+    def held_bytes(self) -> int:
+        """Held for the second half of a split backward, without gradients of the stream."""
+        return sum(one.held_bytes for one in self.deferred)
+
+    @property
+    def stream_bytes(self) -> int:
+        """Gradients of the stream that it holds for the second half."""
+        return sum(one.stream_bytes for one in self.deferred)
 
     @property
     def num_parameters(self) -> int:

@@ -13,7 +13,12 @@ from shardwright.cost_models.blocks.dense import (
     mlp_books,
     norm_books,
 )
-from shardwright.cost_models.blocks.operations import BlockBooks, Operation, ParameterBooks
+from shardwright.cost_models.blocks.operations import (
+    BlockBooks,
+    DeferredGradient,
+    Operation,
+    ParameterBooks,
+)
 from shardwright.cost_models.blocks.splits import attention_split, vocabulary_split
 from shardwright.cost_models.blocks.steps import Context
 from shardwright.cost_models.blocks.support import check_supported
@@ -39,6 +44,9 @@ class UnitBooks:
     parameter_prefix: str = ""
     own_parameters: tuple[ParameterBooks, ...] = ()
     """Parameters that no block lists: the weight of a tied embedding."""
+    is_shared: bool = False
+    """The first stage, on the same rank, has the same weights: they are read here, and kept,
+    reduced and updated there."""
 
     @cached_property
     def parameters(self) -> tuple[ParameterBooks, ...]:
@@ -73,13 +81,33 @@ class UnitBooks:
 
     @cached_property
     def backward_input(self) -> tuple[Operation, ...]:
-        """The recomputed forward and the input gradients, without the weight gradients."""
-        gradients = (op for block in reversed(self.blocks) for op in block.backward_input)
-        return (*self.recomputed, *gradients)
+        """The first half of a split backward: the recomputed forward, the input gradients, and the
+        norms' weight gradients, which fall out of them."""
+        operations = list(self.recomputed)
+        for block in reversed(self.blocks):
+            operations += block.backward_input
+            operations += filter(_falls_out, block.backward_weight)
+        return tuple(operations)
 
     @cached_property
     def backward_weight(self) -> tuple[Operation, ...]:
-        return tuple(op for block in reversed(self.blocks) for op in block.backward_weight)
+        """The second half of a split backward."""
+        return tuple(
+            operation
+            for block in reversed(self.blocks)
+            for operation in block.backward_weight
+            if not _falls_out(operation)
+        )
+
+    @cached_property
+    def deferred(self) -> tuple[DeferredGradient, ...]:
+        """The weight gradients that a split backward puts off, in order."""
+        return tuple(one for block in reversed(self.blocks) for one in block.deferred)
+
+    @cached_property
+    def deferred_bytes(self) -> int:
+        """Alive between the halves of a split backward."""
+        return sum(one.all_held_bytes for one in self.deferred)
 
     @property
     def output_bytes(self) -> int:
@@ -112,6 +140,26 @@ class UnitBooks:
         # The outer backward pass holds the gradient while the inner one runs.
         inner = again + _backward_peak(self.blocks, self.output_bytes)
         return max(_forward_peak(self.blocks), inner)
+
+    def input_peak_bytes(self, held_bytes: int = 0) -> int:
+        """As `backward_peak_bytes` in the first half of a split backward."""
+        if not self.recompute:
+            return _input_peak(self.blocks, held_bytes)
+        again = sum(block.saved_bytes for block in self.blocks) - self.output_bytes
+        return max(_forward_peak(self.blocks), again + _input_peak(self.blocks, self.output_bytes))
+
+    def weight_peak_bytes(self, arriving_bytes: int) -> int:
+        """Most alive at once in the second half beyond what it started with.
+
+        ``arriving_bytes``: of a buffer that is made when the first gradient is there.
+        """
+        alive = peak = buffer = 0
+        for one in self.deferred:
+            peak = max(peak, alive + buffer + one.transient_bytes)
+            alive -= one.all_held_bytes
+            buffer = arriving_bytes
+            peak = max(peak, alive + buffer + one.gradient_bytes)
+        return peak
 
 
 @dataclass(frozen=True)
@@ -181,6 +229,28 @@ class StageBooks:
             change += held - unit.saved_bytes
         return tuple(reversed(moments))
 
+    @cached_property
+    def deferred_bytes(self) -> int:
+        """Alive between the halves of a split backward."""
+        return sum(unit.deferred_bytes for unit in self.units)
+
+    @cached_property
+    def input_moments(self) -> tuple[tuple[int, int], ...]:
+        """As `backward_moments` in the first half of a split backward."""
+        change = 0
+        moments = []
+        for unit in reversed(self.units):
+            held = self._output_bytes if unit is self.units[-1] else 0
+            moments.append((change, unit.input_peak_bytes(held)))
+            stream = unit.blocks[-1].stream_bytes if unit.blocks else 0
+            change += max(0, held - stream) + unit.deferred_bytes - unit.saved_bytes
+        return tuple(reversed(moments))
+
+
+def _falls_out(operation: Operation) -> bool:
+    """Whether a norm computes it together with its input gradient."""
+    return operation.name in ("rms_norm.weight_gradient", "layer_norm.weight_gradient")
+
 
 def _forward_peak(blocks: Sequence[BlockBooks]) -> int:
     alive = peak = 0
@@ -212,6 +282,23 @@ def _backward_peak(blocks: Sequence[BlockBooks], held: int) -> int:
     return peak
 
 
+def _input_peak(blocks: Sequence[BlockBooks], held: int) -> int:
+    """As `_backward_peak` in the first half of a split backward. The gradient of the stream that a
+    branch holds for the second half waits for its norm; of the last branch it may be ``held``."""
+    peak = change = stream = 0
+    for number, block in enumerate(reversed(blocks)):
+        peak = max(peak, change + block.input_transient_bytes)
+        change += block.held_bytes - block.saved_bytes
+        in_branch = blocks[-1].name in _BODIES
+        if block.name in _BODIES:
+            stream = block.stream_bytes
+            continue
+        change += max(stream, held) if in_branch and number == 1 else stream
+        change += held if not in_branch and number == 0 else 0
+        stream = 0
+    return peak
+
+
 def stage_books(
     model: ModelSpec,
     training: TrainingSpec,
@@ -231,9 +318,10 @@ def stage_books(
         layout.micro_batch, training.seq_len, layout.tp, tp_rank, layout.sequence_parallel,
         training.dtypes.parameter, training.dtypes.gradient,
     )  # fmt: skip
+    stage = layout.stages[stage_index]
     return _stage_books(
-        model, training.label_smoothing, context, layout.stages[stage_index],
-        layout.recompute[stage_index],
+        model, training.label_smoothing, context, stage, layout.recompute[stage_index],
+        stage_index > 0 and stage.rank == layout.stages[0].rank,
     )  # fmt: skip
 
 
@@ -244,12 +332,20 @@ def _stage_books(
     context: Context,
     stage: Stage,
     recompute: Recompute,
+    beside_first: bool,
 ) -> StageBooks:
+    """``beside_first``: it sits on the same rank as the first stage."""
     first, last = "embedding" in stage.holds, "head" in stage.holds
     units = [
         *(_embedding_units(model, context, has_head=last) if first else ()),
         *_layer_units(model, context, stage, recompute),
-        *(_head_units(model, context, label_smoothing, has_embedding=first) if last else ()),
+        *(
+            _head_units(
+                model, context, label_smoothing, has_embedding=first, shares_tied=beside_first
+            )
+            if last
+            else ()
+        ),
     ]
     hidden_bytes = context.local_tokens * model.embedding.hidden_size * context.item
     rows = len(vocabulary_split(model.head.vocab_size, context.tp, context.tp_rank))
@@ -279,7 +375,12 @@ def _embedding_units(model: ModelSpec, context: Context, *, has_head: bool) -> l
 
 
 def _head_units(
-    model: ModelSpec, context: Context, label_smoothing: float, *, has_embedding: bool
+    model: ModelSpec,
+    context: Context,
+    label_smoothing: float,
+    *,
+    has_embedding: bool,
+    shares_tied: bool,
 ) -> list[UnitBooks]:
     tied = model.head.tied
     blocks = (
@@ -292,7 +393,9 @@ def _head_units(
             has_embedding=has_embedding,
         ),
     )
-    units = [_tied_unit(model, context)] if tied and not has_embedding else []
+    units = []
+    if tied and not has_embedding:
+        units.append(replace(_tied_unit(model, context), is_shared=shares_tied))
     return [*units, UnitBooks("head", blocks)]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from shardwright.cost_models.blocks.operations import (
     BlockBooks,
+    DeferredGradient,
     Operation,
     ParameterBooks,
     SavedTensor,
@@ -91,6 +92,10 @@ class Step:
     output_bytes: int = 0
     forward_transient_bytes: int = 0
     backward_transient_bytes: int = 0
+    input_transient_bytes: int | None = None
+    """The same in the first half of a split backward; null where nothing is put off."""
+    deferred: tuple[DeferredGradient, ...] = ()
+    """What the second half computes."""
 
     @property
     def kept_bytes(self) -> int:
@@ -112,6 +117,7 @@ def chain(
         name_of_output = "output" if index == len(steps) - 1 else f"output of step {index}"
         saved.append(SavedTensor(name_of_output, step.output_bytes))
     total = sum(tensor.num_bytes for tensor in saved)
+    waiting = steps[-1].output_bytes * adds_to_stream
     return BlockBooks(
         name=name,
         forward=tuple(op for step in steps for op in step.forward),
@@ -121,7 +127,9 @@ def chain(
         saved=tuple(saved),
         output_bytes=steps[-1].output_bytes,
         forward_transient_bytes=_forward_peak(steps) - total,
-        backward_transient_bytes=_backward_peak(steps, steps[-1].output_bytes * adds_to_stream),
+        backward_transient_bytes=_backward_peak(steps, waiting),
+        input_transient_bytes=_input_peak(steps, waiting),
+        deferred=tuple(one for step in reversed(steps) for one in step.deferred),
         unsaved_forward_bytes=_unsaved_forward_peak(steps, input_bytes),
     )
 
@@ -155,6 +163,23 @@ def _backward_peak(steps: Sequence[Step], waiting: int) -> int:
         # The output's gradient dies, that of the input (the output of the step before) lives, and
         # the input, which this step kept, dies with it: the two cancel.
         change -= step.output_bytes
+        if index == len(steps) - 1:
+            change += waiting
+    return peak
+
+
+def _input_peak(steps: Sequence[Step], waiting: int) -> int:
+    """As `_backward_peak` in the first half of a split backward: a step whose weight gradient is
+    put off frees neither its input nor the gradient of its output."""
+    peak, change = 0, 0
+    for index in range(len(steps) - 1, -1, -1):
+        step = steps[index]
+        transient = step.input_transient_bytes
+        peak = max(
+            peak, change + (step.backward_transient_bytes if transient is None else transient)
+        )
+        change -= step.kept_bytes + step.output_bytes
+        change += sum(one.held_bytes for one in step.deferred)
         if index == len(steps) - 1:
             change += waiting
     return peak

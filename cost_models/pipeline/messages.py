@@ -64,6 +64,16 @@ def send_of(receive: Action) -> Action:
     return Action(receive.stage + step, kind, receive.micro_batch)
 
 
+def message_of(computation: Action, last_stage: int) -> Action | None:
+    """The send of what a computation makes, whether or not it leaves the rank."""
+    stage, m = computation.stage, computation.micro_batch
+    if computation.kind is ActionKind.FORWARD and stage < last_stage:
+        return Action(stage, ActionKind.SEND_FORWARD, m)
+    if computation.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT) and stage > 0:
+        return Action(stage, ActionKind.SEND_BACKWARD, m)
+    return None
+
+
 def ranks_of_stages(schedule: Schedule) -> list[int]:
     """The pipeline rank of each virtual stage, by who computes it."""
     found = {

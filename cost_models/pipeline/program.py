@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import groupby
 
 from shardwright.cost_models.pipeline.schedules import build_schedule, sequential_schedule
-from shardwright.specs import Action, ActionKind, Layout, Schedule, ScheduleName
+from shardwright.specs import Action, ActionKind, InputError, Layout, Schedule, ScheduleName
 
 Work = tuple[int, ActionKind]
 """(virtual stage, kind) of a computation; or of a send, which stands for its transfer. The stage of
@@ -137,6 +137,25 @@ def cached_program(
 def program_of(layout: Layout, *, sends_block: bool = False) -> Program:
     """The compiled `schedule_of` a layout; equal requests share one."""
     return cached_program(layout.schedule, layout.pp, layout.vpp, layout.micro_batches, sends_block)
+
+
+def pairs_of(program: Program) -> dict[int, int]:
+    """The stage of the backward beside the forward of each stage, in overlapped pairs.
+
+    Raises:
+        InputError: a stage's forward has backwards of several stages beside it.
+    """
+    found: dict[int, int] = {}
+    parts = (action.parts for row in program.items for item in row for action in item.actions)
+    for forward, backward in filter(None, parts):
+        if found.setdefault(forward.stage, backward.stage) != backward.stage:
+            raise InputError(
+                f"forwards of stage {forward.stage} overlap backwards of the stages"
+                f" {found[forward.stage]} and {backward.stage}",
+                why="a pair is priced by the stage of its forward",
+                fix="pair each stage's forwards with backwards of one stage",
+            )
+    return found
 
 
 def _computations(schedule: Schedule) -> Iterator[Action]:

@@ -57,6 +57,13 @@ def weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:
     return torch.mm(_rows(gradient).t(), _rows(x))
 
 
+def _saved(ctx: Any) -> tuple[Tensor, Tensor]:
+    """Input and weight. The input without its history (``detach`` keeps a reference to it), so
+    that while it waits for its weight gradient it does not keep the graph behind it alive."""
+    x, weight = ctx.saved_tensors
+    return x.data, weight
+
+
 def _rows(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])
 
@@ -86,14 +93,15 @@ class _ColumnLinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
+        x, weight = _saved(ctx)
         tp: TensorParallel = ctx.tp
         dx = tp.reduce(_product(gradient, weight))
-        has_bias = ctx.bias is not None
+        # An activation hands its own input on as the gradient: history, which would be kept too.
+        dy, has_bias = gradient.data, ctx.bias is not None
 
         def compute() -> tuple[Tensor | None, ...]:
-            d_bias = _rows(gradient).sum(0) if has_bias else None
-            return weight_gradient(gradient, tp.gather(x)), d_bias
+            d_bias = _rows(dy).sum(0) if has_bias else None
+            return weight_gradient(dy, tp.gather(x)), d_bias
 
         return dx, *weight_gradients((weight, ctx.bias), compute), None
 
@@ -119,7 +127,7 @@ class _RowLinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
+        x, weight = _saved(ctx)
         full = ctx.tp.gather(gradient)
         dx = _product(full, weight)
         # The bias is added behind the sum over tp: its gradient is that of this rank's positions.

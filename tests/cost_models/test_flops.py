@@ -109,6 +109,7 @@ def test_executed_flops_are_summed_over_passes_and_kinds() -> None:
         name="mlp", forward=(matmul, *free), backward_input=(matmul, attention),
         backward_weight=(matmul,), parameters=(), saved=(), output_bytes=0,
         unsaved_forward_bytes=0, forward_transient_bytes=0, backward_transient_bytes=0,
+        input_transient_bytes=0, deferred=(),
     )  # fmt: skip
     assert operations_flops(books.forward) == 60
     assert executed_flops([books, books]) == 2 * (3 * 60 + 5 * 2 * 2 * 4 * 4 * 8)

@@ -60,12 +60,30 @@ CASES = {
         case("llama", "bf16", dp=2, zero=3, recompute=FULL),
         case("llama", "fp32", pp=2, boundaries=(3,)),
         case("gpt2", "bf16", pp=2, schedule="gpipe", recompute=FULL),
+        case("llama", "fp32", pp=2, vpp=2),
+        case("gpt2", "bf16", pp=2, vpp=2, recompute=FULL),
+        case("llama", "fp32", pp=2, schedule="zb-h1"),
+        case("gpt2", "bf16", pp=2, schedule="zb-h1", recompute=FULL),
+        case("llama", "bf16", pp=2, schedule="zb-h2", boundaries=(3,)),
+        case("llama", "fp32", pp=2, vpp=2, schedule="zb-v"),
+        case("gpt2", "bf16", pp=2, vpp=2, schedule="zb-v"),
+        case("gpt2", "fp32", pp=2, vpp=2, schedule="dualpipev"),
+        case("llama", "bf16", pp=2, vpp=2, schedule="dualpipev", recompute=FULL),
     ],
     4: [
         case("llama", "fp32", pp=4),
         case("gpt2", "fp32", pp=4, schedule="gpipe", boundaries=(1, 3, 4)),
         case("llama", "bf16", tp=2, pp=2, sequence_parallel=True),
         case("gpt2", "bf16", pp=2, dp=2, zero=1, recompute=FULL),
+        case("llama", "fp32", pp=4, vpp=1, schedule="zb-h1"),
+        case("gpt2", "bf16", pp=4, vpp=1, schedule="zb-h2"),
+        case("llama", "bf16", pp=2, vpp=2, tp=2, sequence_parallel=True),
+        case("gpt2", "fp32", pp=2, schedule="zb-h1", tp=2, sequence_parallel=True),
+        case("llama", "bf16", pp=2, vpp=2, schedule="zb-v", tp=2, sequence_parallel=True),
+        case("gpt2", "fp32", pp=2, vpp=2, schedule="zb-v", tp=2),
+        case("gpt2", "bf16", pp=2, schedule="zb-h1", dp=2, zero=3),
+        case("llama", "fp32", pp=2, vpp=2, schedule="zb-v", dp=2, zero=2),
+        case("llama", "fp32", pp=2, vpp=2, schedule="dualpipev", dp=2, zero=1),
         case("llama", "fp32", micro_batch=3, tp=2, dp=2, zero=3, sequence_parallel=True),
         case("llama", "fp32", dp=4, zero=3, zero_shard_degree=2, num_microbatches=2),
     ],
@@ -98,7 +116,9 @@ def predicted(model: ModelSpec, training: TrainingSpec, layout: Layout) -> tuple
 @pytest.mark.parametrize("world", sorted(CASES))
 def test_live_bytes_are_those_of_the_timeline(world: int) -> None:
     cases = CASES[world]
-    measured = run_on_ranks(world, [partial(live_peak_bytes, *one) for one in cases])
+    measured = run_on_ranks(
+        world, [partial(live_peak_bytes, *one) for one in cases], timeout_s=180.0
+    )
     wrong = []
     for index, (model, training, layout) in enumerate(cases):
         for pp_rank, parts in enumerate(predicted(model, training, layout)):

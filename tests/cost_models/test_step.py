@@ -64,6 +64,11 @@ LAYOUTS = [
     {"pp": 8},
     {"pp": 4, "dp": 2, "schedule": "gpipe", "zero": 1},
     {"tp": 2, "pp": 2, "dp": 2, "micro_batch": 2, "recompute": FULL, "boundaries": (3,)},
+    {"pp": 4, "vpp": 2, "dp": 2, "zero": 3},
+    {"pp": 8, "schedule": "zb-h1"},
+    {"pp": 4, "schedule": "zb-h2", "dp": 2, "zero": 2, "recompute": FULL},
+    {"pp": 4, "vpp": 2, "schedule": "zb-v", "tp": 2, "sequence_parallel": True},
+    {"pp": 4, "vpp": 2, "schedule": "dualpipev", "dp": 2, "zero": 3},
 ]
 
 
@@ -95,6 +100,41 @@ def test_the_step_without_a_pipeline_is_the_sum_of_its_parts() -> None:
     assert fixed.data_s == pytest.approx(4 * 512 * 1e-6)
     expected_s = 4 * passes_s + outside_s + price.fixed_s(chosen)
     assert price.predict(chosen).step_time_s == pytest.approx(expected_s, rel=1e-12)
+
+
+def test_the_halves_of_a_split_backward_are_the_whole() -> None:
+    """Of equal stages too: ZB-H1 computes as long as 1F1B and waits less."""
+    price = step_model()
+    whole, split = layout(pp=4, dp=2, zero=3), layout(pp=4, dp=2, zero=3, schedule="zb-h1")
+    works = price.pipeline_costs(split).work_s
+    for stage, costs in enumerate(price.stage_costs(split)):
+        halves = (ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT)
+        total_s = sum(works[stage, half][0] for half in halves)
+        assert total_s == pytest.approx(costs.backward[0].total_s, rel=1e-12)
+    plain, zero_bubble = price.predict(whole), price.predict(split)
+    assert zero_bubble.bubble_fraction < plain.bubble_fraction
+    assert zero_bubble.breakdown.compute_backward == pytest.approx(plain.breakdown.compute_backward)
+
+
+def test_a_pair_takes_as_long_as_its_parts() -> None:
+    price = step_model()
+    chosen = layout(pp=2, vpp=2, schedule="dualpipev")
+    works, stages = price.pipeline_costs(chosen).work_s, price.stage_costs(chosen)
+    for stage, other in ((0, 3), (3, 0), (1, 2), (2, 1)):
+        together_s = stages[stage].forward[0].total_s + stages[other].backward[0].total_s
+        assert works[stage, ActionKind.OVERLAP_F_B][0] == pytest.approx(together_s)
+
+
+def test_a_tied_weight_on_one_rank_is_kept_and_updated_once() -> None:
+    """In a V the first and the last stage sit on rank 0: its weight is not summed over ranks."""
+    price = step_model(model=TIED)
+    v = layout(model=TIED, pp=2, vpp=2, schedule="zb-v")
+    loop = layout(model=TIED, pp=2, vpp=2)
+    first, last = (price.stage_costs(v)[stage] for stage in (0, 3))
+    assert first.tied_sum_s == last.tied_sum_s == 0 < price.stage_costs(loop)[0].tied_sum_s
+    weights = [sum(parts.weights for parts in price.memory(one)) for one in (v, loop)]
+    table = TIED.embedding.vocab_size * TIED.embedding.hidden_size * 2
+    assert weights[1] - weights[0] == table
 
 
 def test_a_rank_reduces_while_others_still_run() -> None:

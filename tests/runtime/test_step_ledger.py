@@ -24,6 +24,13 @@ REPRESENTATIVE = (
     "gpt2/tp2-sp-dp2-zero3",
     "llama/pp2-dp2-zero1-gpipe",
     "llama-tied/pp2-dp2-zero3",
+    "gpt2/interleaved-pp2-odd-uneven",
+    "llama-tied/zb-v-pp2-recompute",
+    "gpt2/dualpipev-pp2-dp2",
+    "llama-tied/zb-v-pp2-dp2-zero3",
+    "gpt2/zb-h1-pp2-dp2-zero2",
+    "gpt2/zb-h1-pp2-tp2-sp",
+    "llama/interleaved-pp2-dp2-zero1",
 )
 
 

@@ -33,7 +33,8 @@ def test_sums_of_a_block() -> None:
             ParameterBooks("b", (8,), (4,), False, False),
         ),
         saved=(SavedTensor("x", 100), SavedTensor("y", 20)), output_bytes=20,
-        forward_transient_bytes=0, backward_transient_bytes=0, unsaved_forward_bytes=0,
+        forward_transient_bytes=0, backward_transient_bytes=0, input_transient_bytes=0,
+            deferred=(), unsaved_forward_bytes=0,
     )  # fmt: skip
     assert (books.saved_bytes, books.num_parameters) == (120, 28)
 

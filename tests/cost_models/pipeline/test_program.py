@@ -8,10 +8,11 @@ from shardwright.cost_models.pipeline.program import (
     Program,
     cached_program,
     compile_schedule,
+    pairs_of,
     program_of,
 )
 from shardwright.cost_models.pipeline.schedules import build_schedule
-from shardwright.specs import ActionKind, Layout, Schedule, ScheduleName, Stage
+from shardwright.specs import ActionKind, InputError, Layout, Schedule, ScheduleName, Stage
 
 TWO_RANKS = Schedule.from_value({
     "name": "custom", "num_stages": 2, "num_micro_batches": 1,
@@ -104,3 +105,18 @@ def test_equal_requests_share_a_program() -> None:
     assert program_of(layout).transfers == ()
     one = cached_program(ScheduleName.GPIPE, 2, 1, 3, False)
     assert one is cached_program(ScheduleName.GPIPE, 2, 1, 3, False)
+
+
+def test_the_backward_beside_each_forward() -> None:
+    program = compile_schedule(build_schedule("dualpipev", pp=2, vpp=2, num_micro_batches=8))
+    assert pairs_of(program) == {0: 3, 1: 2, 2: 1, 3: 0}
+    assert pairs_of(compile_schedule(build_schedule("1f1b", pp=2, num_micro_batches=3))) == {}
+
+
+def test_forwards_beside_backwards_of_several_stages_have_no_price() -> None:
+    rows = ["0F0 1F0 2F0 2B0 (0F1;1B0)OVERLAP_F_B 1F1 2F1 2B1 1B1 (0F2;0B0)OVERLAP_F_B"]
+    schedule = Schedule.from_value(
+        {"name": "custom", "num_stages": 3, "num_micro_batches": 3, "ranks": rows}
+    )
+    with pytest.raises(InputError, match="stage 0 overlap backwards of the stages 1 and 0"):
+        pairs_of(compile_schedule(schedule))
