@@ -110,9 +110,9 @@ def _divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
-def concurrencies(ranks_per_node: int, width: int) -> list[int]:
-    """One group of a node alone, and all of them, on all nodes, at once."""
-    return sorted({1, ranks_per_node // width})
+def concurrencies(ranks_per_node: int, num_ranks: int) -> list[int]:
+    """One group alone, with so many ranks of each node, and all of them, on all nodes, at once."""
+    return sorted({1, ranks_per_node // num_ranks})
 
 
 def collective_curves(bench: Bench, budget_s: float) -> Iterator[Curve]:

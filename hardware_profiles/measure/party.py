@@ -81,7 +81,7 @@ class Party(Spec):
         return len(frozenset[int]().union(*(self.core_claims[r].cores for r in self.sharers(0))))
 
     @property
-    def nodes_on_machine(self) -> int:
+    def num_nodes_on_machine(self) -> int:
         """Nodes that share rank 0's memory: containers of one machine."""
         machine = self.core_claims[0].machine
         firsts = self.core_claims[:: self.ranks_per_node]

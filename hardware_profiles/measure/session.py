@@ -98,7 +98,7 @@ def cluster_of(party: Party) -> ClusterSpec:
     device, shared = group.accelerator, group.shared_resources
     if device.vendor == "cpu":
         # Containers of one machine share its memory, and perhaps its cores.
-        usable_bytes = device.usable_memory_bytes // party.nodes_on_machine
+        usable_bytes = device.usable_memory_bytes // party.num_nodes_on_machine
         device = device.model_copy(update={"usable_memory_bytes": max(1, usable_bytes)})
         together = len(party.sharers(0))
         if together != party.ranks_per_node:

@@ -36,13 +36,13 @@ def test_hosts_of_their_own_share_nothing() -> None:
     assert (group.num_nodes, group.devices_per_node) == (2, 2)
     assert group.inter_node is not None
     assert group.shared_resources == local.shared_resources
-    assert party.nodes_on_machine == 1
+    assert party.num_nodes_on_machine == 1
 
 
 def test_containers_of_one_machine_share_its_cores_and_memory() -> None:
     party = _party("a:0,1", "a:0,1", "a:0,1", "a:0,1")
     assert party.sharers(3) == [0, 1, 2, 3]
-    assert party.nodes_on_machine == 2
+    assert party.num_nodes_on_machine == 2
     (group,) = cluster_of(party).groups
     (cores,) = group.shared_resources
     assert (cores.kind, cores.capacity, cores.ranks) == ("cores", 2, 4)
@@ -55,7 +55,7 @@ def test_containers_with_cores_of_their_own() -> None:
     party = _party("a:0", "a:0", "a:1", "a:1")
     assert party.sharers(0) == [0, 1]
     assert party.num_cores == 1
-    assert party.nodes_on_machine == 2
+    assert party.num_nodes_on_machine == 2
 
 
 def test_unlike_nodes_are_refused() -> None:
