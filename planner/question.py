@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import get_args
 
+from shardwright.cost_models.blocks.support import OWN_LACKS
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.specs import (
     InputError,
@@ -119,7 +120,7 @@ def software_named(
 
     own = SoftwareSpec().framework
     if stack == own:
-        return SoftwareSpec()
+        return SoftwareSpec(lacks=OWN_LACKS)
     calibrated = profile.software
     if stack is not None and (calibrated is None or stack != calibrated.framework):
         return stack_facts(one_of(stack, [*list_stacks(), own], "--stack")).software

@@ -11,6 +11,12 @@ from shardwright.specs.errors import InputError
 from shardwright.specs.layout import Layout
 from shardwright.specs.model import ModelSpec
 
+OWN_LACKS = (
+    "cp", "ep", "offload", "selective", "partial_recompute", "loss_chunks", "compile",
+    "rank_order=tp-cp-pp-dp", "reshard_after_forward=false",
+)  # fmt: skip
+"""`SoftwareSpec.lacks` of our own runtime: what `runtime.preflight` refuses of a layout."""
+
 _DENSE_BLOCKS = ("embedding", "layer", "norm", "head")
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 _ROTARY_SCALINGS = ("none", "llama3")

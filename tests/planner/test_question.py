@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from shardwright.cost_models.blocks.support import OWN_LACKS
 from shardwright.hardware_profiles.resolve import resolve_cluster
 from shardwright.planner import question
 from shardwright.planner.question import Training
@@ -97,6 +98,7 @@ def test_software_is_named_or_customary() -> None:
     assert question.software_named(None, profile, assumed).framework == "generic"
     assert assumed == {"software": "generic"}
     assert question.software_named("torchtitan", profile, {}).framework == "torchtitan"
-    assert question.software_named("shardwright", profile, {}).framework == "shardwright"
+    own = question.software_named("shardwright", profile, {})
+    assert (own.framework, own.lacks) == ("shardwright", OWN_LACKS)
     with pytest.raises(InputError, match="megatron-bridge"):
         question.software_named("megatron-brigde", profile, {})

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from shardwright.cost_models.blocks.support import OWN_LACKS
 from shardwright.hardware_profiles.discover import local_cluster
 from shardwright.runtime.checkpoint import CheckpointStore, RunFacts
 from shardwright.runtime.job import Job
 from shardwright.runtime.pieces import Piece
-from shardwright.runtime.preflight import check_job, look_around, open_data
+from shardwright.runtime.preflight import check_job, check_plan, look_around, open_data
 from shardwright.runtime.rendezvous import Rendezvous
 from shardwright.specs import InputError, Plan, Recompute, Schedule, ScheduleName, StageMesh
 from tests.runtime.plans import cluster_of, plan_of, small_model, training_of
@@ -168,3 +169,30 @@ def test_vocabulary_that_no_tokenizer_fits_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("some text", encoding="utf-8")
     with pytest.raises(InputError, match="vocabulary of 100 is too small"):
         open_data(_job(plan, data=str(tmp_path)), progress=False)
+
+
+LACKING: dict[str, dict[str, Any]] = {
+    "cp": {"cp": 2},
+    "ep": {"ep": 2},
+    "offload": {"offload": ("optimizer",)},
+    "selective": {"recompute": Recompute(policy="selective")},
+    "partial_recompute": {"recompute": Recompute(policy="full", num_layers=1)},
+    "loss_chunks": {"loss_chunks": 2},
+    "compile": {"compile": True},
+    "rank_order=tp-cp-pp-dp": {"rank_order": "tp-cp-pp-dp"},
+    "reshard_after_forward=false": {"dp": 2, "zero": 3, "reshard_after_forward": False},
+}
+
+
+@pytest.mark.parametrize("name", OWN_LACKS)
+def test_what_our_stack_says_that_it_lacks_is_refused(name: str) -> None:
+    with pytest.raises(InputError):
+        check_plan(plan_of(**LACKING[name]))
+
+
+def test_all_that_is_lacking_is_named_at_once_and_once() -> None:
+    plan = plan_of(loss_chunks=2, compile=True, recompute=Recompute(policy="selective"))
+    with pytest.raises(InputError) as caught:
+        check_plan(plan)
+    for words in ("loss_chunks = 2", "compile", "selective recompute"):
+        assert str(caught.value).count(words) == 1
