@@ -21,10 +21,19 @@ from shardwright.specs import Plan, Precision
 from tests.distributed import run_on_ranks
 from tests.runtime.plans import plan_of, small_model, training_of
 
-SAVED = {"tp": 2, "pp": 2, "sequence_parallel": True}
+V = {"pp": 2, "vpp": 2, "schedule": "zb-v"}
+SAVED: dict[str, dict[str, Any]] = {
+    "1f1b": {"tp": 2, "pp": 2, "sequence_parallel": True},
+    "zb-v": V | {"dp": 2, "zero": 3},
+}
 LOADED: dict[Precision, list[dict[str, Any]]] = {
-    Precision.BF16: [{"dp": 4, "zero": 3}, {"tp": 4}],
-    Precision.FP64: [{"dp": 2, "tp": 2, "zero": 1}, {"pp": 4}],
+    Precision.BF16: [{"dp": 4, "zero": 3}, {"tp": 4}, {"pp": 4, "schedule": "zb-h1"}],
+    Precision.FP64: [
+        {"dp": 2, "tp": 2, "zero": 1},
+        {"pp": 4},
+        V | {"tp": 2},
+        {"pp": 2, "vpp": 2, "dp": 2, "zero": 2},
+    ],
 }
 """tp = 4 exceeds the two kv heads: they are replicated. No tp > 1 divides the vocabulary of 307."""
 Whole = dict[str, torch.Tensor]
@@ -60,12 +69,13 @@ def _gather(pieces: list[Piece]) -> Whole:
     return whole
 
 
-def _train_and_save(folder: str, precision: Precision, tied: bool) -> Whole:
-    plan = _plan(precision, tied=tied, **SAVED)
+def _train_and_save(folder: str, precision: Precision, tied: bool, saved: str) -> Whole:
+    plan = _plan(precision, tied=tied, **SAVED[saved])
     step = _build(plan, ParallelGroups.create(plan.layout))
     generator = torch.Generator().manual_seed(1)
     batches = [
-        tuple(torch.randint(307, (1, 16), generator=generator) for _ in range(2)) for _ in range(8)
+        tuple(torch.randint(307, (1, 16), generator=generator) for _ in range(2))
+        for _ in range(plan.layout.micro_batches)
     ]
     for _ in range(2):
         step.run(batches, 1e-2)  # type: ignore[arg-type]
@@ -94,14 +104,20 @@ def _load(
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
-    ("precision", "tied"), [(Precision.BF16, False), (Precision.FP64, True)], ids=str
+    ("precision", "tied", "saved_by"),
+    [
+        (Precision.BF16, False, "1f1b"),
+        (Precision.FP64, True, "1f1b"),
+        (Precision.FP64, True, "zb-v"),
+    ],
+    ids=str,
 )
 def test_any_layout_loads_what_another_saved(
-    tmp_path: Path, precision: Precision, tied: bool
+    tmp_path: Path, precision: Precision, tied: bool, saved_by: str
 ) -> None:
     folder = str(tmp_path)
     cases: list[Callable[[], Any]] = [
-        functools.partial(_train_and_save, folder, precision, tied),
+        functools.partial(_train_and_save, folder, precision, tied, saved_by),
         *(
             functools.partial(_load, folder, precision, tied, choices)
             for choices in LOADED[precision]
