@@ -1,8 +1,8 @@
 """`Choices`: everything that is decided about a layout of our own runtime but its boundaries.
 
-A layout is one `Choices` and one tuple of boundaries. What the runtime does not do yet, and what this
-search does not vary (several stages per rank), has one value (`_CONSTANT`); layouts on other software
-have more (`planner.stacks.choices`).
+A layout is one `Choices` and one tuple of boundaries. What the runtime does not do yet, and what
+this search does not vary (several stages per rank), has one value (`_CONSTANT`); layouts on other
+software have more (`planner.stacks.choices`).
 """
 
 from __future__ import annotations
