@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     from shardwright.planner.importers.shell.reader import Reader
 
 _ASSIGNS = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:[-+*/%]?=(?!=)|\+\+|--)")
+_SETTING_UP = frozenset(
+    (
+        "activate", "conda.sh", ".bashrc", ".bash_profile", ".profile", "profile", "bashrc",
+        "setvars.sh", "set_env.sh", "modules.sh", "bash", "lmod.sh", "init.sh",
+    )
+)  # fmt: skip
+"""Files that prepare an environment of programs and say nothing of a job."""
 _ASKING = frozenset(
     (
         "grep", "egrep", "fgrep", "which", "type", "hash", "pgrep", "diff", "cmp", "ping",
@@ -306,7 +313,9 @@ def _shift(reader: Reader, arguments: list[str]) -> Status:
 
 
 def _source(reader: Reader, arguments: list[str]) -> Status:
-    if arguments and not reader.run_file(arguments[0], arguments[1:], sourced=True):
+    if not arguments or reader.run_file(arguments[0], arguments[1:], sourced=True):
+        return ASSUMED
+    if base(arguments[0]) not in _SETTING_UP:
         reader.note(f"it sources {reader.unknowns.shown(arguments[0])}, which is not beside it")
     return ASSUMED
 

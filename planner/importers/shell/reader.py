@@ -106,6 +106,8 @@ class Reader:
         text = self.read(path)
         if text is None:
             return False
+        if path not in self.state.files:
+            path = str(self._located(path))
         if path in self._files:
             chain = " -> ".join(Path(one).name for one in [*self._files, path])
             raise InputError(f"{Path(path).name} reads itself ({chain})", fix="break the circle")
@@ -154,16 +156,21 @@ class Reader:
         """The text of a file that the script wrote, or that lies in its folder."""
         if path in self.state.files:
             return self.state.files[path]
+        real = self._located(path)
+        return None if real is None else script_text(real)
+
+    def _located(self, path: str) -> Path | None:
+        """A file of the script's folder, also where a path to elsewhere names it."""
         if not is_known(path):
             path = self.unknowns.shown(path).rpartition("?")[2]
-        if not path or "\0" in path:
+        if not path.strip("./") or "\0" in path:
             return None
         root = self.folder.resolve()
         for candidate in (Path(self.state.directory, path), self.folder / Path(path).name):
             try:
                 real = candidate.resolve()
                 if real.is_relative_to(root) and real.is_file():
-                    return script_text(real)
+                    return real
             except (OSError, RuntimeError):
                 return None
         return None
@@ -450,6 +457,8 @@ class Reader:
 
     def printed(self, words: list[str]) -> str:
         """What a command prints, or a mark."""
+        if self.stdin is not None and not is_known(self.stdin) and words[0] in tools.READING:
+            return self.stdin
         text = tools.output(words, self.stdin, self.read)
         if text is None:
             shown = self.unknowns.shown(" ".join(words))

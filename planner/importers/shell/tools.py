@@ -10,6 +10,8 @@ from functools import partial
 from shardwright.planner.importers.shell.arithmetic import Evaluator, NotANumberError
 
 MOST_LINES = 1000
+READING = frozenset(("wc", "head", "tail", "tr", "cut", "sort", "xargs", "bc"))
+"""Those whose output depends on what they read."""
 
 Read = Callable[[str], str | None]
 """The text of a file that may be read; None of others."""

@@ -1,0 +1,1 @@
+"""Megatron-LM launch scripts and YAML files, read into our nouns."""
