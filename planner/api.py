@@ -80,8 +80,8 @@ class PlanAnswer:
             "layout": None if plan is None else _layout_json(plan.layout),
             "prediction": None if plan is None else _prediction_json(plan.prediction),
             "certificate": None if certificate is None else certificate.model_dump(mode="json"),
-            "ties": [] if plan is None else [_candidate_json(c) for c in plan.ties],
-            "alternatives": [] if plan is None else [_candidate_json(c) for c in plan.alternatives],
+            "ties": [] if plan is None else [candidate_json(c) for c in plan.ties],
+            "alternatives": [] if plan is None else [candidate_json(c) for c in plan.alternatives],
             "baselines": [] if plan is None else [_baseline_json(b) for b in plan.baselines],
             "reasons": list(self.reasons),
             "suggestions": list(self.suggestions),
@@ -338,7 +338,7 @@ def _single_certificate() -> Certificate:
     )  # fmt: skip
 
 
-def _candidate_json(candidate: Candidate) -> dict[str, Any]:
+def candidate_json(candidate: Candidate) -> dict[str, Any]:
     return {
         "layout": _layout_json(candidate.layout),
         "prediction": _prediction_json(candidate.prediction),
@@ -350,7 +350,7 @@ def _baseline_json(baseline: Baseline) -> dict[str, Any]:
     return {
         "name": baseline.name,
         **({"layout": None, "prediction": None} if candidate is None else (
-            _candidate_json(candidate))),
+            candidate_json(candidate))),
         "reason": baseline.reason,
     }  # fmt: skip
 

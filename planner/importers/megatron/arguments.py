@@ -29,6 +29,8 @@ class Arguments:
     as_read: list[tuple[str, ...]] = field(default_factory=list)
     given: set[str] = field(default_factory=set)
     """Names as they were written, also old ones."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """Options that are given, but whose values are not known, with the reason."""
     unread: list[str] = field(default_factory=list)
     unknowns: Unknowns = field(default_factory=Unknowns)
 
@@ -150,12 +152,15 @@ def _keep(found: Arguments, option: str | None, values: list[str]) -> None:
         reasons = "; ".join(
             found.unknowns.reasons(value) for value in needed if not is_known(value)
         )
+        found.lost[name] = reasons
+        found.values.pop(name, None)
         found.unread.append(f"{option}: {reasons}")
         return
     if not needed:
         found.unread.append(f"{option}: it has no value")
         return
     found.values[name] = tuple(needed)
+    found.lost.pop(name, None)
     _note_lost(
         found, [value for value in values[len(needed) :] if not is_known(value)], after=option
     )

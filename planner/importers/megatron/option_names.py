@@ -66,9 +66,9 @@ VALUED = _names(
     relative-attention-num-buckets transformer-impl rampup-batch-size hybrid-layer-pattern
     hybrid-override-pattern hybrid-attention-ratio hybrid-mlp-ratio mamba-state-dim
     mamba-head-dim mamba-num-groups mamba-num-heads ds-sequence-parallel-size
-    moe-router-load-balancing-type microbatch-group-size-per-virtual-pipeline-stage heterogeneous-layers-config-path yaml-cfg
-    optimizer-offload-fraction outer-dp-sharding-strategy moe-router-dtype
-    hierarchical-context-parallel-sizes
+    moe-router-load-balancing-type microbatch-group-size-per-virtual-pipeline-stage
+    heterogeneous-layers-config-path yaml-cfg optimizer-offload-fraction
+    outer-dp-sharding-strategy moe-router-dtype hierarchical-context-parallel-sizes
     """
 )
 """Options with values that decide something here."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +49,22 @@ class _Notes:
 
 
 def read_megatron(
-    path: Path, *, given: Mapping[str, str] | None = None, model: ModelSpec | None = None
-) -> Reading:
+    path: Path, *, given: Mapping[str, str] | None = None, more: Iterable[str] = (),
+    model: ModelSpec | None = None, world: int | None = None,
+) -> Reading:  # fmt: skip
     """What a file says of a Megatron-LM job.
 
     ``given``: variables that the user gives to the script (``1`` is its first argument); they hold
-    against its own assignments. ``model``: in place of what the script says of one.
+    against its own assignments. ``more``: options behind those of the script. ``model`` and
+    ``world``: in place of what the script says of the model and the number of devices.
 
     Raises:
         InputError: it is no such file, starts no training, or contradicts itself.
     """
     found = find_launch(path, given or {})
+    found.launch.arguments = (*found.launch.arguments, *more)
+    if world is not None:
+        found.launch.gpus = world
     try:
         return _reading(path, found, model)
     except ValidationError as error:
@@ -102,6 +107,11 @@ def _reading(path: Path, found: Found, model: ModelSpec | None) -> Reading:
     elif dp is not None:
         _check_batch(training, grid.choices, dp, notes)
     choices = _with_shards(arguments, grid.choices, dp)
+    notes.conflicts += [
+        f"{_NO_GRID} is not known: --{name}: {reason}"
+        for name, reason in arguments.lost.items()
+        if name in _OF_THE_GRID
+    ]
     layout = None
     if not _impossible(notes) and dp is not None:
         layout = layout_from_choices(shape.spec, training, choices, world)
@@ -133,6 +143,14 @@ def _impossible(notes: _Notes) -> bool:
 
 
 _NO_GRID = "the grid"
+_OF_THE_GRID = frozenset(
+    ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size",
+     "expert-model-parallel-size", "expert-tensor-parallel-size", "micro-batch-size",
+     "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank",
+     "pipeline-model-parallel-layout", "decoder-first-pipeline-num-layers",
+     "decoder-last-pipeline-num-layers", "recompute-granularity", "recompute-method",
+     "recompute-num-layers", "recompute-modules", "zero-stage")
+)  # fmt: skip
 
 
 def _num_layers(arguments: Arguments, shape: Shape) -> int | None:
@@ -263,9 +281,3 @@ def _stated(
         "zero_stage": zero if zero is not None else zero_stage,
         "consistent": not any("no multiple" in text for text in notes.conflicts),
     }
-
-
-def with_world(reading: Reading, world: int) -> Reading:
-    """The same job on another number of devices, which only dp follows."""
-    layout = layout_from_choices(reading.model, reading.training, reading.choices, world)
-    return replace(reading, layout=layout, gpus=world)

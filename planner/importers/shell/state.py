@@ -90,17 +90,18 @@ def _either(name: str, values: list[Value | None], unknowns: Unknowns, why: str)
     if any(isinstance(value, dict) for value in values):
         lists = [list(value.values()) if isinstance(value, dict) else [] for value in values]
         common = _common([tuple(items) for items in lists])
-        rest = [" ".join(map(unknowns.shown, items[len(common) :])) for items in lists]
-        mark = unknowns.mark(f"{name} holds also {_options(rest)}, {why}")
+        further = [" ".join(map(unknowns.shown, items[len(common) :])) for items in lists]
+        mark = unknowns.mark(f"{name} holds also {_options(further)}, {why}")
         return {str(place): item for place, item in enumerate([*common, mark])}
     texts = [value if isinstance(value, str) else "" for value in values]
     words = [tuple(text.split()) for text in texts]
-    head = " ".join(_common(words))
-    options = _options([unknowns.shown(" ".join(one)) for one in words])
-    if head and min(len(one) for one in words) == len(head.split()):
-        added = _options([" ".join(map(unknowns.shown, one[len(head.split()) :])) for one in words])
-        return f"{head} " + unknowns.mark(f"{name} holds also {added}, {why}")
-    return unknowns.mark(f"{name} is {options}, {why}")
+    head = _common(words)
+    rest = _options([" ".join(map(unknowns.shown, one[len(head) :])) for one in words])
+    if not head:
+        return unknowns.mark(f"{name} is {rest}, {why}")
+    shortest = min(len(one) for one in words)
+    verb = "holds also" if shortest == len(head) else "goes on with"
+    return " ".join(head) + " " + unknowns.mark(f"{name} {verb} {rest}, {why}")
 
 
 def _common(lists: list[tuple[str, ...]]) -> tuple[str, ...]:
