@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shardwright.planner.importers.accelerate import read_accelerate
-from shardwright.planner.importers.deepspeed import read_deepspeed
-from shardwright.planner.importers.megatron.read import TARGET, read_megatron
 from shardwright.planner.importers.reading import Reading
-from shardwright.planner.importers.torchtitan import read_torchtitan
 from shardwright.specs import InputError, ModelSpec
 
+TARGET = "megatron-lm"
 TARGETS = (TARGET, "torchtitan", "deepspeed", "accelerate")
 _ALIASES = {
     "megatron": TARGET, "megatron-core": TARGET, "mt-megatronlm": TARGET, "megatron-deepspeed":
@@ -53,6 +50,8 @@ def read_file(path: Path, target: str, given: Given = NOTHING) -> Reading:
     if not path.exists():
         raise InputError(f"there is no file {path}", fix="check the path")
     if target == TARGET:
+        from shardwright.planner.importers.megatron.read import read_megatron
+
         return read_megatron(
             path, given=given.variables, more=given.more, model=given.model, world=given.world
         )
@@ -62,9 +61,15 @@ def read_file(path: Path, target: str, given: Given = NOTHING) -> Reading:
             fix="leave out --set and --add",
         )
     if target == "torchtitan":
+        from shardwright.planner.importers.torchtitan import read_torchtitan
+
         return read_torchtitan(path, world=given.world)
     if target == "deepspeed":
+        from shardwright.planner.importers.deepspeed import read_deepspeed
+
         return read_deepspeed(path, world=given.world)
+    from shardwright.planner.importers.accelerate import read_accelerate
+
     return read_accelerate(path, world=given.world)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from shardwright.cost_models.pipeline.schedules import schedule_of
 from shardwright.planner.api import PlanAnswer, candidate_json
 from shardwright.planner.engine import engine_for
 from shardwright.planner.explain.shares import difference_in_words
@@ -56,6 +56,40 @@ def yours_of(problem: Problem, reading: Reading, answer: PlanAnswer) -> Yours:
     return _compared(problem, own, answer)
 
 
+def adopted(answer: PlanAnswer, yours: Yours) -> PlanAnswer:
+    """The answer with the user's layout as its plan where a search that was cut short found none as
+    fast; the bounds of that search hold for it, too.
+
+    Only where nothing was asked for that the layout may not obey.
+    """
+    plan, own = answer.plan, yours.candidate
+    if plan is None or own is None or yours.verdict != "faster" or plan.asked:
+        return answer
+    certificate = plan.certificate
+    if certificate.optimal or certificate.excluded_by_bound == 0:
+        return answer
+    own_s, best_s = own.prediction.step_time_s, plan.prediction.step_time_s
+    least_s = best_s * (1 - certificate.gap)
+    best = Candidate(layout=plan.layout, prediction=plan.prediction)
+    made = plan.model_copy(
+        update={
+            "layout": own.layout,
+            "prediction": own.prediction,
+            "schedule": None if own.layout.schedule is None else schedule_of(own.layout),
+            "ties": (),
+            "alternatives": (best, *plan.alternatives),
+            "certificate": certificate.model_copy(
+                update={
+                    "excluded_by_bound": certificate.excluded_by_bound - 1,
+                    "simulated": certificate.simulated + 1,
+                    "gap": max(0.0, 1 - least_s / own_s),
+                }
+            ),
+        }
+    )
+    return replace(answer, plan=made, certificate=made.certificate)
+
+
 def _compared(problem: Problem, own: Candidate, answer: PlanAnswer) -> Yours:
     plan = answer.plan
     if plan is None:
@@ -78,16 +112,8 @@ def _compared(problem: Problem, own: Candidate, answer: PlanAnswer) -> Yours:
 def _why_faster(answer: PlanAnswer) -> str:
     certificate = answer.certificate
     if certificate is not None and not certificate.optimal:
-        return "the search was stopped before it came there: give it longer with --time-limit"
+        return (
+            "the search was stopped before it came there, so that yours is the plan: give it longer"
+            " with --time-limit"
+        )
     return "it makes choices that are not searched, or that were ruled out"
-
-
-def yours_in_words(yours: Yours, choices: Mapping[str, Any]) -> list[str]:
-    """Lines below the table."""
-    first, *others = yours.reasons
-    heads = {
-        "unknown": "not priced: ", "breaks_rules": "not possible here: ",
-        "does_not_fit": "does not fit: ", "priced": "fits; ",
-    }  # fmt: skip
-    lines = [f"yours     {heads.get(yours.verdict, '')}{first}"]
-    return [*lines, *(f"          {text}" for text in others)]

@@ -23,6 +23,43 @@ Cluster = Annotated[
         " [,between=..][,latency=..].",
     ),
 ]
+MaybeModel = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL]",
+        help="A preset (see `models`), a hub id, a config.json or its folder, or module:factory;"
+        " may be left out where --from-megatron states it.",
+    ),
+]
+MaybeCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="C",
+        help="A catalogue name (see `clusters`), NAME:NODES, a profile file, `local`, or"
+        " ACCELERATOR:GxN[,memory=..][,intra=..][,inter=..]; several joined by +, then"
+        " [,between=..][,latency=..]. Counts may come from --from-megatron.",
+    ),
+]
+Script = Annotated[
+    Path | None,
+    typer.Option(
+        "--from-megatron",
+        metavar="FILE",
+        help="Take model, batch, devices and layout from a Megatron-LM launch script; MODEL and"
+        " other options then hold against it.",
+    ),
+]
+Variables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="A variable of the script; 1 is its first argument."
+    ),
+]
+More = Annotated[
+    str | None,
+    typer.Option("--add", metavar="OPTIONS", help="Options behind those of the script."),
+]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")]
 
 Gpus = Annotated[int | None, typer.Option(min=1, help="Devices in all.")]

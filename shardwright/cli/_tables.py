@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from shardwright.cost_models.money import Terms
     from shardwright.planner.explain import Sensitivity, StageShare
+    from shardwright.planner.importers.yours import Yours
 
 COLUMNS = (
     "rank", "tp", "cp", "pp", "vpp", "dp", "zero", "mb", "recompute", "step (80 % band)", "MFU",
@@ -34,11 +35,15 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def candidates_table(candidates: Sequence[Candidate], *, chosen: int | None = 0) -> Table:
-    """One row per layout, best first; the chosen one is marked. Columns of experts' ranks, and of
-    choices that few layouts make, where there are any."""
-    experts = any(one.layout.ep * one.layout.etp > 1 for one in candidates)
-    others = any(others_in_words(one.layout) for one in candidates)
+def candidates_table(
+    candidates: Sequence[Candidate], *, chosen: int | None = 0, yours: Yours | None = None
+) -> Table:
+    """One row per layout, best first; the chosen one is marked, and the last row is the user's own
+    where there is one. Columns of experts' ranks, and of choices that few layouts make, where there
+    are any."""
+    own = [] if yours is None or yours.candidate is None else [yours.candidate]
+    experts = any(one.layout.ep * one.layout.etp > 1 for one in (*candidates, *own))
+    others = any(others_in_words(one.layout) for one in (*candidates, *own))
     split, last = COLUMNS.index("zero"), COLUMNS.index("recompute") + 1
     table = table_of(
         *COLUMNS[:split], *["ep"] * experts, *COLUMNS[split:last], *["other choices"] * others,
@@ -49,7 +54,24 @@ def candidates_table(candidates: Sequence[Candidate], *, chosen: int | None = 0)
         rank = f"{index + 1} *" if marked else f"{index + 1}"
         cells = candidate_cells(candidate, experts=experts, others=others)
         table.add_row(rank, *cells, style="bold" if marked else None)
+    for candidate in own:
+        table.add_row("yours", *candidate_cells(candidate, experts=experts, others=others))
+    if yours is not None and not own:
+        table.add_row("yours", *["-"] * (len(table.columns) - 2), yours.verdict.replace("_", " "))
     return table
+
+
+_YOURS = {
+    "unknown": "not known: ", "breaks_rules": "not possible here: ", "does_not_fit": "does not fit:"
+    " ", "priced": "fits, but ",
+}  # fmt: skip
+
+
+def yours_lines(yours: Yours) -> Iterator[str]:
+    """Why the user's own layout is slower or faster than the plan, or cannot be run."""
+    first, *others = yours.reasons
+    yield f"yours     {_YOURS.get(yours.verdict, '')}{first}"
+    yield from (f"          {text}" for text in others)
 
 
 _CP_KINDS = {"ring": "ring", "all_to_all": "a2a", "all_gather": "gather"}

@@ -20,6 +20,7 @@ from shardwright.cli import (
     estimate,
     explain,
     export,
+    import_,
     model,
     models,
     plan,
@@ -71,6 +72,7 @@ app.command("profile")(profile.profile)
 app.command("plan")(plan.plan)
 app.command("estimate")(estimate.estimate)
 app.command("explain")(explain.explain)
+app.command("import")(import_.import_)
 app.command("export")(export.export)
 app.command("what-if")(what_if.what_if)
 app.command("trial")(trial.trial)

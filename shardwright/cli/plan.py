@@ -14,12 +14,15 @@ from shardwright.cli import _options
 
 if TYPE_CHECKING:
     from shardwright.cost_models.money import Terms
+    from shardwright.planner.importers.yours import Yours
     from shardwright.specs import Plan
+
+USUAL_TIME_LIMIT_S = 30.0
 
 
 def plan(
-    model: _options.Model,
-    cluster: _options.Cluster,
+    model: _options.MaybeModel = None,
+    cluster: _options.MaybeCluster = None,
     gpus: _options.Gpus = None,
     nodes: _options.Nodes = None,
     global_batch: _options.GlobalBatch = None,
@@ -62,8 +65,16 @@ def plan(
     ] = None,
     top: Annotated[int, typer.Option(min=1, metavar="K", help="Layouts in the table.")] = 5,
     time_limit: Annotated[
-        float, typer.Option(min=0.1, help="Seconds of search; then the best found, with its gap.")
-    ] = 30.0,
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="Seconds of search; then the best found, with its gap. Default 30, beside a script"
+            " 2.",
+        ),
+    ] = None,
+    from_megatron: _options.Script = None,
+    set_: _options.Variables = None,
+    add: _options.More = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")
     ] = None,
@@ -71,7 +82,7 @@ def plan(
     as_json: _options.Json = False,
 ) -> None:
     """Find the best layout for a model on a cluster, with a certificate."""
-    from shardwright.cli import _inputs, _output
+    from shardwright.cli import _importing, _inputs, _output, _tables
     from shardwright.planner import api
     from shardwright.specs import Plan
 
@@ -83,7 +94,9 @@ def plan(
     training = _inputs.Training(
         global_batch, seq_len, precision, optimizer, trainable, tokens, gradient_dtype
     )
-    asked = _inputs.question(model, cluster, gpus=gpus, nodes=nodes, training=training, stack=stack)
+    wanted = _importing.Asked(model, cluster, gpus, nodes, training, stack)
+    asked, job = _importing.question_of(wanted, from_megatron, set_, add)
+    usual_s = USUAL_TIME_LIMIT_S if job is None else _importing.TIME_LIMIT_S
     with _output.progress("searching") as show:
         answer = api.plan(
             model=asked.model,
@@ -96,17 +109,22 @@ def plan(
             top=top,
             objective=goal,
             assumed=asked.assumed,
-            time_limit_s=time_limit,
+            time_limit_s=time_limit or usual_s,
             command=shlex.join(["shardwright", *sys.argv[1:]]),
             progress=lambda at: show(f"{at.simulated:,} simulated", at.bound_s / at.best_step_s),
         )
+    answer, yours = _importing.beside_yours(answer, job)
     made = answer.plan and priced_from(answer.plan, asked.source)
     if made is not None and output is not None:
         made.save(output)
     if as_json:
-        _output.print_json(answer.to_json_dict())
-    elif made is not None:
-        print_plan(made, output, goal.terms)
+        _output.print_json(_importing.json_of(answer, job, yours))
+    else:
+        _output.print_lines(*([] if job is None else _importing.job_lines(job)))
+        if made is not None:
+            print_plan(made, output, goal.terms, yours)
+        elif yours is not None:
+            _output.print_lines(*_tables.yours_lines(yours))
     _output.require_feasible(answer, details=not as_json)
 
 
@@ -116,12 +134,14 @@ def priced_from(plan: Plan, source: str) -> Plan:
     return plan.model_copy(update={"provenance": provenance})
 
 
-def print_plan(plan: Plan, path: Path | None, terms: Terms) -> None:
+def print_plan(plan: Plan, path: Path | None, terms: Terms, yours: Yours | None = None) -> None:
     """The plan for people: what was asked, the table, the ties, the certificate, what next."""
     from shardwright.cli import _output, _tables
 
     _output.print_lines(*_tables.plan_lines(plan))
-    _output.print_tables(_tables.candidates_table(_tables.ranked(plan)))
+    _output.print_tables(_tables.candidates_table(_tables.ranked(plan), yours=yours))
+    if yours is not None:
+        _output.print_lines(*_tables.yours_lines(yours))
     if plan.layout.pp > 1:
         _output.print_lines(f"stages    {_tables.stages_in_words(plan.layout)}")
     _output.print_lines(

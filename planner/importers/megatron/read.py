@@ -29,10 +29,10 @@ from shardwright.planner.importers.megatron.software import software_of
 from shardwright.planner.importers.megatron.sources import Found, find_launch
 from shardwright.planner.importers.megatron.training import stated_precision, training_of
 from shardwright.planner.importers.reading import Reading
+from shardwright.planner.importers.registry import TARGET
 from shardwright.planner.problem import ChoiceValue
 from shardwright.specs import InputError, ModelSpec, TrainingSpec
 
-TARGET = "megatron-lm"
 _ENVIRONMENT = (
     "CUDA_", "NCCL_", "NVTE_", "TORCH_", "PYTORCH_", "OMP_", "UCX_", "MUSA_", "MCCL_", "HIP_",
     "HSA_", "RCCL_", "FI_", "GLOO_", "TP_SOCKET", "WORLD_SIZE", "RANK", "LOCAL_", "MASTER_",
