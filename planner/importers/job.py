@@ -68,18 +68,43 @@ def job_of(path: Path, target: str, asked: Asked, given: Given = NOTHING) -> Job
     given, assumed = _with_batch(path, target, given, model, asked.training)
     reading = read_file(path, target, given)
     question = _question(reading, model, profile, asked, source)
-    question.assumed.update({**reading.assumed, **assumed})
+    typed = asked.training
+    question.assumed.update(
+        {
+            name: value
+            for name, value in {**reading.assumed, **assumed}.items()
+            if getattr(typed, name, None) is None
+            and not (name == "vocab_size" and asked.model is not None)
+        }
+    )
     return Job(question, reading, notes)
 
 
 def _without_model(reading: Reading) -> InputError:
     lacking = next((text for text in reading.unread if text.startswith("the model: ")), None)
     detail = f" ({lacking.removeprefix('the model: ')})" if lacking else ""
+    alike = _models_of_size(reading.stated.get("layers"), reading.stated.get("hidden"))
+    example = "such as llama-3.1-70b"
+    if alike:
+        example = f"such as {' or '.join(alike[:3])}, of the same layers and width"
     return InputError(
         f"{reading.source} does not say what is trained{detail}",
-        fix="name the model: MODEL before the other options, such as llama-3.1-70b; or give the"
-        " missing options with --add",
+        fix=f"name the model before the other options, {example}; or give the missing options"
+        " with --add",
     )
+
+
+def _models_of_size(layers: int | None, hidden: int | None) -> list[str]:
+    """Presets with so many layers of such a width."""
+    from shardwright.specs.sources.presets import list_presets, preset
+
+    if layers is None or hidden is None:
+        return []
+    configs = {slug: preset(slug).config for slug in list_presets()}
+    return [
+        slug for slug, config in configs.items()
+        if (config.get("num_hidden_layers"), config.get("hidden_size")) == (layers, hidden)
+    ]  # fmt: skip
 
 
 def _profile(reading: Reading, asked: Asked) -> tuple[HardwareProfile, str]:
@@ -128,15 +153,21 @@ def _stated_cluster(reading: Reading) -> str:
     ]
     if len(found) == 1:
         return found[0]
-    counts = ""
-    if reading.gpus and reading.gpus_per_node and reading.gpus % reading.gpus_per_node == 0:
-        counts = f":{reading.gpus_per_node}x{reading.gpus // reading.gpus_per_node}"
-    example = " or ".join(f"{slug}{counts}" for slug in found[:3]) or f"h100-sxm5-80gb{counts}"
+    nodes = _nodes_of(found) or ["dgx-h100"]
     said = f"says {named}, of which there are {len(found)}" if found else "does not say on what"
     raise InputError(
         f"{reading.source} {said}{'' if found else ' accelerator it runs'}",
-        fix=f"give --cluster, such as {example}",
+        fix=f"give --cluster, such as {' or '.join(nodes[:3])}; the number of devices is taken from"
+        " the script where it states it",
     )
+
+
+def _nodes_of(accelerators: list[str]) -> list[str]:
+    """Node types of the catalogue with one of these accelerators, makers' own before clouds'."""
+    from shardwright.hardware_profiles.catalogue import list_nodes, node
+
+    found = [slug for slug in list_nodes() if node(slug).accelerator.name in accelerators]
+    return sorted(found, key=lambda slug: (not slug.startswith(("dgx", "hgx")), slug))
 
 
 def _differences(reading: Reading, profile: HardwareProfile) -> tuple[str, ...]:

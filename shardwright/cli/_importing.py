@@ -20,8 +20,13 @@ if TYPE_CHECKING:
     from shardwright.planner.question import Question
 
 MEGATRON = "megatron-lm"
-TIME_LIMIT_S = 2.0
-"""Of the search beside a user's own layout, which is answered while they wait."""
+TIME_LIMIT_S, BESIDE_A_SCRIPT_S = 30.0, 2.0
+"""Of the search; beside a user's own layout it is answered while they wait."""
+
+
+def time_limit_s(job: Job | None) -> float:
+    """How long is searched where nothing was typed."""
+    return TIME_LIMIT_S if job is None else BESIDE_A_SCRIPT_S
 
 
 def given(variables: Sequence[str] | None, more: str | None) -> Given:

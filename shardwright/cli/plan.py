@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from shardwright.planner.importers.yours import Yours
     from shardwright.specs import Plan
 
-USUAL_TIME_LIMIT_S = 30.0
-
 
 def plan(
     model: _options.MaybeModel = None,
@@ -82,7 +80,7 @@ def plan(
     as_json: _options.Json = False,
 ) -> None:
     """Find the best layout for a model on a cluster, with a certificate."""
-    from shardwright.cli import _importing, _inputs, _output, _tables
+    from shardwright.cli import _importing, _inputs, _output
     from shardwright.planner import api
     from shardwright.specs import Plan
 
@@ -96,7 +94,6 @@ def plan(
     )
     wanted = _importing.Asked(model, cluster, gpus, nodes, training, stack)
     asked, job = _importing.question_of(wanted, from_megatron, set_, add)
-    usual_s = USUAL_TIME_LIMIT_S if job is None else _importing.TIME_LIMIT_S
     with _output.progress("searching") as show:
         answer = api.plan(
             model=asked.model,
@@ -109,8 +106,9 @@ def plan(
             top=top,
             objective=goal,
             assumed=asked.assumed,
-            time_limit_s=time_limit or usual_s,
+            time_limit_s=time_limit or _importing.time_limit_s(job),
             command=shlex.join(["shardwright", *sys.argv[1:]]),
+            suggest=job is None or time_limit is not None,
             progress=lambda at: show(f"{at.simulated:,} simulated", at.bound_s / at.best_step_s),
         )
     answer, yours = _importing.beside_yours(answer, job)
@@ -121,11 +119,18 @@ def plan(
         _output.print_json(_importing.json_of(answer, job, yours))
     else:
         _output.print_lines(*([] if job is None else _importing.job_lines(job)))
-        if made is not None:
-            print_plan(made, output, goal.terms, yours)
-        elif yours is not None:
-            _output.print_lines(*_tables.yours_lines(yours))
+        _print_answer(made, output, goal.terms, yours)
     _output.require_feasible(answer, details=not as_json)
+
+
+def _print_answer(plan: Plan | None, path: Path | None, terms: Terms, yours: Yours | None) -> None:
+    """The plan for people; where there is none, what is to be said of the user's own layout."""
+    from shardwright.cli import _output, _tables
+
+    if plan is not None:
+        print_plan(plan, path, terms, yours)
+    elif yours is not None:
+        _output.print_lines(*_tables.yours_lines(yours))
 
 
 def priced_from(plan: Plan, source: str) -> Plan:

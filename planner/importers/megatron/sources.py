@@ -8,7 +8,6 @@ from pathlib import Path
 
 from shardwright.planner.importers.launchers import Launch, launch_of
 from shardwright.planner.importers.megatron.arguments import canonical, is_option
-from shardwright.planner.importers.megatron.option_names import VALUED
 from shardwright.planner.importers.megatron.yaml_files import launch_of_yaml
 from shardwright.planner.importers.shell.flow import Break, Continue, Exit, Return
 from shardwright.planner.importers.shell.reader import Reader, script_text
@@ -18,6 +17,12 @@ from shardwright.specs import InputError
 
 _FIX = "give the script that starts the training, or its arguments in a file"
 MOST_SHOWN = 3
+_ALSO_OF_OTHERS = frozenset(
+    ("lr", "min-lr", "seed", "optimizer", "weight-decay", "bf16", "fp16", "adam-beta1",
+     "adam-beta2", "adam-eps", "deepspeed", "deepspeed-config", "swiglu", "tokenizer-type",
+     "train-iters", "vocab-size", "clip-grad", "micro-batch-size", "no-bias")
+)  # fmt: skip
+"""Options that programs of every kind have."""
 
 
 @dataclass(slots=True)
@@ -71,6 +76,8 @@ def _of_script(path: Path, given: Mapping[str, str], text: str | None) -> Found:
             reader.run_file(str(whole), positional, sourced=False)
     except (Exit, Return, Break, Continue):
         pass
+    except RecursionError:
+        raise InputError(f"{path} is nested deeper than can be followed", fix=_FIX) from None
     return _chosen(path, reader)
 
 
@@ -104,9 +111,10 @@ def _same(one: Launch, other: Launch) -> bool:
 
 def _score(launch: Launch) -> int:
     """How many arguments are Megatron-LM's."""
-    return sum(
-        is_option(word) and canonical(word.partition("=")[0]) in VALUED for word in launch.arguments
-    )
+    names = {canonical(word.partition("=")[0]) for word in launch.arguments if is_option(word)} - {
+        None
+    }
+    return len(names) if names - _ALSO_OF_OTHERS else 0
 
 
 def _nothing_found(path: Path, reader: Reader, launches: list[Launch]) -> str:

@@ -144,6 +144,9 @@ def _dispatched(reader: Reader, node: Simple, fields: list[str]) -> Status:
         return reader.call(name, arguments)
     if name in _BUILTINS:
         return _BUILTINS[name](reader, arguments)
+    if fields[:2] == ["printf", "-v"] and len(fields) > 3:
+        reader.state.set(fields[2], reader.printed(["printf", *fields[3:]]))
+        return True
     environment = {one.name: reader.expander.text(one.value or ()) for one in node.assignments}
     return _program(reader, node, fields, environment)
 
@@ -399,17 +402,6 @@ def _mapfile(reader: Reader, arguments: list[str]) -> Status:
         lines = [reader.unknowns.mark(f"{name} is read when it runs")]
     reader.state.set(name, {str(place): line for place, line in enumerate(lines)})
     return True
-
-
-def _echo(name: str) -> Callable[[Reader, list[str]], Status]:
-    def printed(reader: Reader, arguments: list[str]) -> Status:
-        if name == "printf" and arguments[:1] == ["-v"] and len(arguments) > 2:
-            reader.state.set(arguments[1], reader.printed(["printf", *arguments[2:]]))
-        elif reader.stdout is not None:
-            reader.stdout.append(reader.printed([name, *arguments]))
-        return True
-
-    return printed
 
 
 def _cd(reader: Reader, arguments: list[str]) -> Status:

@@ -39,9 +39,13 @@ class Scanner:
         self.at = 0
         self._first_line = line
         self.depth = depth
-        if depth > DEEPEST:
+        self.check_depth()
+
+    def check_depth(self) -> None:
+        """Refuse text that is nested deeper than people write; raises `InputError`."""
+        if self.depth > DEEPEST:
             raise InputError(
-                f"line {line}: the script is nested more than {DEEPEST} levels deep",
+                f"line {self.line}: the script is nested more than {DEEPEST} levels deep",
                 fix="give the script that starts the training itself",
             )
 
@@ -157,6 +161,13 @@ class Scanner:
 
     def _dollar(self, *, quoted: bool) -> Part:
         """What follows a dollar sign, which is where the scanner stands."""
+        self.depth += 1
+        self.check_depth()
+        part = self._expansion(quoted=quoted)
+        self.depth -= 1
+        return part
+
+    def _expansion(self, *, quoted: bool) -> Part:
         if self.peek(3) == "$((" and (inner := self._double_parentheses(self.at + 1)) is not None:
             return Arithmetic(self._sub(inner).here_text(), quoted)
         if self.peek(2) == "$(":
