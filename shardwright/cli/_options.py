@@ -98,6 +98,9 @@ Stack = Annotated[
 Fix = Annotated[str | None, typer.Option(help="Choices to keep, named as in estimate: tp=8,pp=4.")]
 Forbid = Annotated[str | None, typer.Option(help="Choices to rule out: cp,ep,zb-v,zero=3.")]
 Tokens = Annotated[str | None, typer.Option(metavar="T", help="Tokens to train on in all: 2T.")]
+Deadline = Annotated[
+    str | None, typer.Option(metavar="T", help="Time that the run to --tokens may take: 60d.")
+]
 
 Force = Annotated[bool, typer.Option("--force", help="Overwrite whatever the output path holds.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]

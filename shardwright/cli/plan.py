@@ -38,9 +38,7 @@ def plan(
             " memory-headroom."
         ),
     ] = "step-time",
-    deadline: Annotated[
-        str | None, typer.Option(metavar="T", help="Time that the run to --tokens may take: 60d.")
-    ] = None,
+    deadline: _options.Deadline = None,
     budget: Annotated[
         str | None, typer.Option(metavar="USD", help="What the run to --tokens may cost: 1.5M.")
     ] = None,
@@ -92,8 +90,8 @@ def plan(
     training = _inputs.Training(
         global_batch, seq_len, precision, optimizer, trainable, tokens, gradient_dtype
     )
-    wanted = _importing.Asked(model, cluster, gpus, nodes, training, stack)
-    asked, job = _importing.question_of(wanted, from_megatron, set_, add)
+    typed = _importing.Asked(model, cluster, gpus, nodes, training, stack)
+    asked, job = _importing.question_of(typed, from_megatron, set_, add)
     with _output.progress("searching") as show:
         answer = api.plan(
             model=asked.model,

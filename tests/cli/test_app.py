@@ -25,9 +25,11 @@ PROMISED = {
     "profile": ("-o",),
     "plan": (
         *CHOICES_OF_A_PROBLEM, "--objective", "--fix", "--forbid", "--top", "-o", "--json",
+        "--from-megatron",
     ),
-    "estimate": (*CHOICES_OF_A_PROBLEM, "--layout", "--json"),
+    "estimate": (*CHOICES_OF_A_PROBLEM, "--layout", "--from-megatron", "--json"),
     "explain": ("--why-not",),
+    "import": ("--from", "--set", "--add", "-o", "--force", "--json"),
     "export": ("--to", "--target-version", "-o", "--force", "--json"),
     "what-if": (
         *CHOICES_OF_A_PROBLEM, "--vary", "--solve", "--deadline", "--budget", "--mtbf", "--json",

@@ -53,7 +53,8 @@ def test_no_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("if [ a = a ]; then X=1; else X=2; fi", "1"), ("if false; then X=1; else X=2; fi", "2"),
         ("if grep -q x f; then X=1; else X=2; fi", "?"), ("for i in 1 2 3; do X+=$i; done", "123"),
-        ("for ((i=0;i<3;i++)); do X+=$i; done", "012"), ("X=0; while ((X<4)); do ((X++)); done", "4"),
+        ("for ((i=0;i<3;i++)); do X+=$i; done", "012"),
+        ("X=0; while ((X<4)); do ((X++)); done", "4"),
         ("case ab in a*) X=1;; *) X=2;; esac", "1"),
         ("f() { return 0; X=1; }; f; X=2", "2"),
         ("for i in 1 2 3; do [ $i = 2 ] && break; X+=$i; done", "1"),
