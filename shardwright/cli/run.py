@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from shardwright.cli import _options
-from shardwright.specs import InputError
 
 
 def run(
@@ -60,6 +59,7 @@ def run(
     process per rank of the plan is started on this machine.
     """
     from shardwright.cli import _inputs, _output
+    from shardwright.specs import InputError
 
     _inputs.require_torch("run")
     if dry_run:
