@@ -20,6 +20,9 @@ from shardwright.planner.importers.megatron.option_names import (
 from shardwright.planner.importers.shell.unknown import Unknowns, is_known
 from shardwright.specs import InputError
 
+_PATHS = frozenset(("deepspeed-config",))
+"""Files that the script may have written under a name that is not known."""
+
 
 @dataclass(slots=True)
 class Arguments:
@@ -148,7 +151,7 @@ def _keep(found: Arguments, option: str | None, values: list[str]) -> None:
         _note_lost(found, lost, after=option)
         return
     needed = values if name in MANY else values[:1]
-    if any(not is_known(value) for value in needed):
+    if any(not is_known(value) for value in needed) and name not in _PATHS:
         reasons = "; ".join(
             found.unknowns.reasons(value) for value in needed if not is_known(value)
         )

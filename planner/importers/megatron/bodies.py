@@ -176,11 +176,16 @@ def mlp_of(arguments: Arguments) -> MlpBlock:
     )  # fmt: skip
 
 
+def is_megatron_deepspeed(arguments: Arguments) -> bool:
+    """Whether experts are Megatron-DeepSpeed's: in every second layer, one for each token."""
+    return arguments.has("deepspeed") or "moe-expert-parallel-size" in arguments.given
+
+
 def moe_of(arguments: Arguments) -> MoeBlock:
     """The experts of a layer; raises `InputError` where more are chosen than there are."""
     activation, gated = activation_of(arguments)
     experts = _count(arguments, "num-experts", 1)
-    chosen = _count(arguments, "moe-router-topk", 2 if "topk" not in arguments.given else 1)
+    chosen = _count(arguments, "moe-router-topk", 1 if is_megatron_deepspeed(arguments) else 2)
     if chosen > experts:
         raise InputError(
             f"--moe-router-topk {chosen} exceeds --num-experts {experts}", fix="correct the script"

@@ -16,6 +16,7 @@ def zero_stage_of(arguments: Arguments, read: Callable[[str], str | None]) -> in
     if path is None:
         return None
     text = read(path)
+    path = arguments.unknowns.shown(path)
     if text is None:
         arguments.unread.append(f"--deepspeed_config {path}: not beside the script")
         return None

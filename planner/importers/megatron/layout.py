@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwright.planner.importers.megatron.arguments import Arguments
+from shardwright.planner.importers.megatron.bodies import is_megatron_deepspeed
 from shardwright.planner.importers.megatron.stages import Stages, stages_of
 from shardwright.planner.layout_text import MODULES, normalise_choices
 from shardwright.planner.problem import ChoiceValue
@@ -90,8 +91,8 @@ def _experts(arguments: Arguments, tp: int, grid: Grid, has_experts: bool) -> di
             for name in stated
         ]
         return {}
-    if arguments.has("deepspeed") or "moe-expert-parallel-size" in arguments.given:
-        etp = tp
+    if is_megatron_deepspeed(arguments):
+        etp = tp if arguments.has("enable-expert-tensor-parallelism") else 1
     else:
         etp = arguments.count("expert-tensor-parallel-size") or tp
     return {"ep": degree(arguments, "expert-model-parallel-size"), "etp": etp}

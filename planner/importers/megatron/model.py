@@ -15,6 +15,7 @@ from typing import Any
 from shardwright.planner.importers.megatron.arguments import Arguments
 from shardwright.planner.importers.megatron.bodies import (
     attention_of,
+    is_megatron_deepspeed,
     mlp_of,
     moe_of,
     norm_of,
@@ -175,6 +176,8 @@ def expert_layers(arguments: Arguments, count: int) -> list[bool]:
         return [False] * count
     text = "".join(arguments.many("moe-layer-freq")) or "1"
     interval = arguments.count("expert-interval")
+    if interval is None and is_megatron_deepspeed(arguments):
+        interval = 2
     if interval is not None and not arguments.has("moe-layer-freq"):
         return [(layer + 1) % interval == 0 for layer in range(count)]
     if text.isdigit() and int(text) > 0:
@@ -213,6 +216,7 @@ def _embedding(arguments: Arguments, vocab_size: int, *, token_types: bool) -> E
         hidden_size=_size(arguments, "hidden-size"),
         max_positions=_learned_positions(arguments),
         num_token_types=2 if token_types else None,
+        norm=norm_of(arguments) if arguments.has("embed-layernorm") else None,
     )
 
 

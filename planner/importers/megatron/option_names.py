@@ -11,13 +11,14 @@ def _names(text: str) -> frozenset[str]:
 
 FLAGS = _names(
     """
-    sequence-parallel use-distributed-optimizer bf16 fp16 swiglu quick-geglu squared-relu
-    disable-bias-linear add-qkv-bias untie-embeddings-and-output-weights
-    group-query-attention qk-layernorm multi-latent-attention apply-layernorm-1p
-    use-rope-scaling rotary-interleaved use-rotary-position-embeddings no-position-embedding
-    no-bias-gelu-fusion openai-gelu account-for-embedding-in-pipeline-split
-    account-for-loss-in-pipeline-split use-tp-pp-dp-mapping recompute-activations
-    checkpoint-activations deepspeed-activation-checkpointing distribute-saved-activations
+    embed-layernorm enable-expert-tensor-parallelism sequence-parallel
+    use-distributed-optimizer bf16 fp16 swiglu quick-geglu squared-relu disable-bias-linear
+    add-qkv-bias untie-embeddings-and-output-weights group-query-attention qk-layernorm
+    multi-latent-attention apply-layernorm-1p use-rope-scaling rotary-interleaved
+    use-rotary-position-embeddings no-position-embedding no-bias-gelu-fusion openai-gelu
+    account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split
+    use-tp-pp-dp-mapping recompute-activations checkpoint-activations
+    deepspeed-activation-checkpointing distribute-saved-activations
     distribute-checkpointed-activations grad-reduce-in-bf16
     accumulate-allreduce-grads-in-fp32 use-megatron-fsdp use-custom-fsdp use-torch-fsdp2
     torch-fsdp2-no-reshard-after-forward optimizer-cpu-offload offload-optimizer-states

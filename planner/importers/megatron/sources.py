@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardwright.planner.importers.launchers import Launch, launch_of
 from shardwright.planner.importers.megatron.arguments import canonical, is_option
-from shardwright.planner.importers.megatron.yaml_files import launch_of_yaml
+from shardwright.planner.importers.megatron.yaml_files import command_of_yaml, launch_of_yaml
 from shardwright.planner.importers.shell.flow import Break, Continue, Exit, Return
 from shardwright.planner.importers.shell.reader import Reader, script_text
 from shardwright.planner.importers.shell.state import State
@@ -48,7 +48,10 @@ def find_launch(path: Path, given: Mapping[str, str]) -> Found:
     if not text.strip():
         raise InputError(f"{path} is empty", fix=_FIX)
     if path.suffix in (".yaml", ".yml"):
-        return Found(launch_of_yaml(text, str(path)))
+        command = command_of_yaml(text, str(path))
+        if command is None:
+            return Found(launch_of_yaml(text, str(path)))
+        return _of_script(path, given, command)
     if text.lstrip().startswith("--"):
         text = "python pretrain_gpt.py " + " ".join(_without_comments(text))
         return _of_script(path, given, text)

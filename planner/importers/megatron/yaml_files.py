@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
@@ -45,6 +46,32 @@ def launch_of_yaml(text: str, source: str) -> Launch:
         program, tuple(words), _environment(document), 1, "yaml", nodes=nodes, gpus_per_node=each,
         gpus=world,
     )  # fmt: skip
+
+
+def command_of_yaml(text: str, source: str) -> str | None:
+    """The first command of a container, as Kubernetes jobs list it; None where there is none."""
+    document = parse_yaml(text, source=source)
+    for container in _containers(document):
+        words = [*_texts(container.get("command")), *_texts(container.get("args"))]
+        if words:
+            return shlex.join(words)
+    return None
+
+
+def _containers(value: Any) -> Iterator[Mapping[Any, Any]]:
+    """Every mapping with an image and a command."""
+    if isinstance(value, dict):
+        if "image" in value and ("command" in value or "args" in value):
+            yield value
+        for inner in value.values():
+            yield from _containers(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _containers(inner)
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else []
 
 
 def _program(name: str) -> str:

@@ -28,12 +28,14 @@ from shardwright.planner.importers.shell.nodes import (
 from shardwright.planner.importers.shell.state import Array
 from shardwright.planner.importers.shell.syntax import DECLARING
 from shardwright.planner.importers.shell.unknown import is_known
+from shardwright.planner.importers.sizes import directives, sizes_of_all, variables_of
 from shardwright.planner.importers.wrappers import SHELLS, Peeled, base, peeled
 
 if TYPE_CHECKING:
     from shardwright.planner.importers.shell.reader import Reader
 
 _ASSIGNS = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:[-+*/%]?=(?!=)|\+\+|--)")
+_PROGRAM = r"\.py$|python|torchrun|deepspeed|accelerate|launcher"
 _SETTING_UP = frozenset(
     (
         "activate", "conda.sh", ".bashrc", ".bash_profile", ".profile", "profile", "bashrc",
@@ -115,18 +117,22 @@ def simple(reader: Reader, node: Simple) -> Status:
     if name in DECLARING:
         return _declare(reader, name, node)
     fields = reader.expander.fields(node.words)
+    while len(fields) > 1 and fields[0] and not reader.expander.settled(fields[0]):
+        fields = fields[1:]  # a variable that nobody sets, before the command
     if not fields:
         for one in node.assignments:
             assign(reader, one)
         return True
     if fields[0] in ("command", "builtin") and len(fields) > 1 and not fields[1].startswith("-"):
         fields = fields[1:]
-    before = reader.stdin
-    _take_input(reader, node.redirects)
+    with_input = take_input(reader, node.redirects)
+    before = reader.stdin if with_input is None else with_input
+    reader.stdin, before = before, reader.stdin
     try:
         return _dispatched(reader, node, fields)
     finally:
-        reader.stdin = before
+        if with_input is not None:
+            reader.stdin = before
 
 
 def _plain(word: Word | Assignment) -> str:
@@ -143,7 +149,16 @@ def _dispatched(reader: Reader, node: Simple, fields: list[str]) -> Status:
             assign(reader, one)
         return reader.call(name, arguments)
     if name in _BUILTINS:
-        return _BUILTINS[name](reader, arguments)
+        before = reader.state.text("IFS")
+        for one in node.assignments:
+            if one.name == "IFS":
+                reader.state.set("IFS", reader.expander.text(one.value or ()))
+        status = _BUILTINS[name](reader, arguments)
+        if before is None:
+            reader.state.variables.pop("IFS", None)
+        else:
+            reader.state.set("IFS", before)
+        return status
     if fields[:2] == ["printf", "-v"] and len(fields) > 3:
         reader.state.set(fields[2], reader.printed(["printf", *fields[3:]]))
         return True
@@ -181,15 +196,22 @@ def _declare_text(reader: Reader, text: str) -> None:
         reader.state.set(name, value)
 
 
-def _take_input(reader: Reader, redirects: tuple[Redirect, ...]) -> None:
-    """The text that a command reads from a file, a here-document or a here-string."""
+def take_input(reader: Reader, redirects: tuple[Redirect, ...]) -> str | None:
+    """The text that a command reads from a file, a here-document or a here-string; None where
+    nothing is redirected to it."""
+    found = None
     for one in redirects:
         if one.operator in ("<<", "<<-"):
-            reader.stdin = reader.expander.text(one.target)
+            found = reader.expander.text(one.target)
         elif one.operator == "<<<":
-            reader.stdin = reader.expander.text(one.target) + "\n"
+            found = reader.expander.text(one.target) + "\n"
         elif one.operator == "<":
-            reader.stdin = reader.read(reader.expander.text(one.target))
+            path = reader.expander.text(one.target)
+            found = reader.read(path)
+            if found is None:
+                shown = reader.unknowns.shown(path)
+                found = reader.unknowns.mark(f"{shown} is not beside the script")
+    return found
 
 
 def _program(
@@ -241,12 +263,14 @@ def _wrapped(reader: Reader, node: Simple, found: Peeled, environment: Mapping[s
     path, *arguments = found.rest
     is_script = base(path) in SHELLS or re.search(r"\.(?:sh|bash|slurm|sbatch|job|sub)$", path)
     entered = [*found.layers]
-    if is_script or not re.search(r"\.py$|python|torchrun|deepspeed|accelerate|launcher", path):
+    if is_script or not re.search(_PROGRAM, path):
         before, reader.layers = list(reader.layers), [*reader.layers, *entered]
         kept = reader.state.copy()
         _enter(reader, found, environment)
         try:
-            if not reader.run_file(path, arguments, sourced=False):
+            if not reader.run_file(path, arguments, sourced=False) and not _behind(
+                reader, arguments, environment, node.line
+            ):
                 reader.note(
                     f"line {node.line}: it starts {reader.unknowns.shown(path)}, which is not"
                     " beside it"
@@ -264,6 +288,18 @@ def _wrapped(reader: Reader, node: Simple, found: Peeled, environment: Mapping[s
     return ASSUMED
 
 
+def _behind(
+    reader: Reader, arguments: list[str], environment: Mapping[str, str], line: int
+) -> bool:
+    """Keep the program that a script of its own only wraps: ``./numa.sh python train.py``."""
+    found = peeled(tuple(arguments)) if arguments else Peeled()
+    if not found.rest or not re.search(_PROGRAM, found.rest[0]):
+        return False
+    reader.layers += found.layers
+    reader.keep(found.rest, {**environment, **found.environment}, line)
+    return True
+
+
 def _enter(reader: Reader, found: Peeled, environment: Mapping[str, str]) -> None:
     """Give a child its environment."""
     for name, value in {**environment, **found.environment}.items():
@@ -279,8 +315,11 @@ def _with_text(
         reader.note(f"line {line}: {reader.unknowns.reasons(text)}")
         return ASSUMED
     before, kept = list(reader.layers), reader.state.copy()
-    reader.layers = [*reader.layers, *found.layers]
+    asked = directives(text)
+    reader.layers = [*reader.layers, *([asked] if asked else []), *found.layers]
     _enter(reader, found, environment)
+    for name, value in variables_of(sizes_of_all(reader.layers)).items():
+        reader.state.set(name, value)
     try:
         reader.run_text(text, line=line)
     except Exit:
@@ -372,12 +411,14 @@ def _read(reader: Reader, arguments: list[str]) -> Status:
         else:
             names.append(word)
     text = reader.stdin
+    if text == "":
+        return False
     if text is None or (not is_known(text) and not whole):
         for name in names:
             reader.state.set(name, reader.unknowns.mark(f"{name} is read when it runs"))
         return None
     line = text if whole else text.split("\n")[0]
-    reader.stdin = None if whole or "\n" not in text else text.partition("\n")[2] or None
+    reader.stdin = "" if whole else text.partition("\n")[2]
     _give(reader, names, line, array=array, whole=whole)
     return True
 

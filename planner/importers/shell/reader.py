@@ -229,7 +229,15 @@ class Reader:
         if isinstance(node, Case):
             return self._case(node)
         assert isinstance(node, Group)
-        return self._subshell(node.body) if node.subshell else self.run(node.body)
+        return self._group(node)
+
+    def _group(self, node: Group) -> Status:
+        before, given = self.stdin, commands.take_input(self, node.redirects)
+        self.stdin = before if given is None else given
+        try:
+            return self._subshell(node.body) if node.subshell else self.run(node.body)
+        finally:
+            self.stdin = before
 
     def _subshell(self, body: Body) -> Status:
         """Commands whose variables nobody sees afterwards."""

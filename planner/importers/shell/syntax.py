@@ -232,14 +232,22 @@ class _Parser:
         return self._simple(line)
 
     def _redirected(self, node: Node) -> Node:
-        """A construct with the redirections behind it, which matter for groups alone."""
+        """A construct with the redirections behind it."""
         found = _Gathered()
         while self._redirect(found):
             pass
-        if isinstance(node, Group) and found.redirects:
-            closed = tuple(one for one in found.redirects if isinstance(one, Redirect))
-            return Group(node.body, node.subshell, closed)
-        return node
+        if not found.redirects:
+            return node
+        return Group((node,), subshell=False, redirects=self._closed_redirects(found))
+
+    def _closed_redirects(self, found: _Gathered) -> tuple[Redirect, ...]:
+        """With here-documents, which are read first, as they begin on the next line."""
+        if any(isinstance(one, _Open) for one in found.redirects):
+            self._finish_line()
+        return tuple(
+            one if isinstance(one, Redirect) else Redirect(one.operator, one.document.body)
+            for one in found.redirects
+        )
 
     def _group(self, line: int) -> Node:
         self._take("{")
@@ -422,13 +430,7 @@ class _Parser:
         return self._closed(line, found)
 
     def _closed(self, line: int, found: _Gathered) -> Simple:
-        """The command; here-documents are read first, as they begin on the next line."""
-        if any(isinstance(one, _Open) for one in found.redirects):
-            self._finish_line()
-        redirects = tuple(
-            one if isinstance(one, Redirect) else Redirect(one.operator, one.document.body)
-            for one in found.redirects
-        )
+        redirects = self._closed_redirects(found)
         return Simple(line, tuple(found.assignments), tuple(found.words), redirects)
 
     def _finish_line(self) -> None:

@@ -56,6 +56,20 @@ def test_gpt_has_learned_positions_a_tied_head_and_a_padded_vocabulary() -> None
     assert model.num_parameters == 174_615_846_912
 
 
+def test_bloom_of_megatron_deepspeed() -> None:
+    model = built(
+        "--num-layers 70 --hidden-size 14336 --num-attention-heads 112 --seq-length 2048"
+        " --max-position-embeddings 2048 --embed-layernorm --position-embedding-type alibi"
+        " --pad-vocab-size-to 250880 --deepspeed"
+    )
+    assert model.num_parameters == resolve_model("bloom-176b").num_parameters
+
+
+def test_experts_of_megatron_deepspeed_are_in_every_second_layer() -> None:
+    arguments = arguments_of("--num-experts 8 --moe-expert-parallel-size 4")
+    assert expert_layers(arguments, 4) == [False, True, False, True]
+
+
 def test_what_lacks_is_named() -> None:
     shape = model_of(arguments_of("--num-layers 4 --hidden-size 8"), "p.py", "x")
     assert shape.spec is None

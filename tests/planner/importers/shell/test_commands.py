@@ -45,6 +45,35 @@ def test_text_for_another_shell_is_followed() -> None:
     assert words("srun bash <<EOF\npython t.py --a 2\nEOF\n") == ["t.py", "--a", "2"]
 
 
+def test_lines_of_a_file_or_a_document_are_read_one_by_one() -> None:
+    text = (
+        "while IFS='=' read -r k v; do L+=($k $v); done <<'E'\n--a=1\n--b=2\nE\npython t.py ${L[@]}"
+    )
+    assert words(text) == ["t.py", "--a", "1", "--b", "2"]
+    text = "while read h; do X+=$h; done < hosts.txt\npython t.py $X"
+    assert words(text, hosts_txt="a\nb\n") == ["t.py", "ab"]
+    assert words("cat hosts.txt | while read h; do python t.py $h; done", hosts_txt="a\n") == [
+        "t.py", "a",
+    ]  # fmt: skip
+
+
+def test_a_script_of_ones_own_before_the_program_is_looked_through() -> None:
+    reader = followed("mpiexec -n 8 ./numa.sh python t.py --a\n")
+    assert reader.invocations[0].words == ("python", "t.py", "--a")
+    assert reader.invocations[0].layers[0][0] == "mpiexec"
+
+
+def test_a_job_that_is_submitted_as_a_document_has_its_directives() -> None:
+    text = "N=2\nsbatch <<E\n#!/bin/bash\n#SBATCH --nodes=$N\nsrun python t.py \\$SLURM_NNODES\nE\n"
+    reader = followed(text)
+    assert reader.invocations[0].words == ("python", "t.py", "2")
+    assert ("sbatch", "--nodes=2") in reader.invocations[0].layers
+
+
+def test_a_variable_that_nobody_sets_before_a_command_is_nothing() -> None:
+    assert words("$PROFILER python t.py a") == ["t.py", "a"]
+
+
 def test_a_script_that_is_missing_is_noted() -> None:
     assert "gone.sh, which is not beside it" in followed("bash gone.sh\n").notes[0]
     assert followed("source activate env\n").notes == []

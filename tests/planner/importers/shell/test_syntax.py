@@ -26,8 +26,12 @@ def test_constructs_are_told_apart() -> None:
         "for i in 1 2; do echo; done\nwhile read l; do :; done < file\n"
         "case $1 in a|b) x;; (*) y;; esac\nf() { echo; }\n( cd x; ls ) > log\n! g\n"
     )
-    kinds = [AndOr, Pipeline, If, For, While, Case, Function, Group, Pipeline]
+    kinds = [AndOr, Pipeline, If, For, Group, Case, Function, Group, Pipeline]
     assert [type(node) for node in body] == kinds
+    loop = body[4]
+    assert isinstance(loop, Group)
+    assert isinstance(loop.body[0], While)
+    assert [one.operator for one in loop.redirects] == ["<"]
 
 
 def test_lines_comments_and_continuations() -> None:
