@@ -43,6 +43,8 @@ class Peeled:
     environment: dict[str, str] = field(default_factory=dict)
     text: str | None = None
     """Shell text that is run in place of words: ``bash -c``, ``ssh host``."""
+    positional: tuple[str, ...] = ()
+    """Arguments of that text: ``$1`` and on."""
     rest: tuple[str, ...] = ()
     """The command itself; for a shell script its path and arguments."""
 
@@ -111,6 +113,7 @@ def _of_shell(found: Peeled, words: tuple[str, ...]) -> Peeled:
         word = words[place]
         if re.fullmatch(r"-[a-z]*c", word):
             found.text = words[place + 1] if place + 1 < len(words) else ""
+            found.positional = words[place + 3 :]  # the word between is ``$0``
             return found
         if word in ("-o", "+o", "-O"):
             continue

@@ -117,7 +117,14 @@ def _rotary(arguments: Arguments, size: int) -> RotaryPositions | None:
         base=arguments.number("rotary-base", 10000.0) or 10000.0,
         size=None if percent >= 1 else max(2, int(size * percent) // 2 * 2),
         interleaved=arguments.has("rotary-interleaved"), scaling=scaling, factor=max(factor, 1e-6),
+        original_max_positions=_first_length(arguments, scaling),
     )  # fmt: skip
+
+
+def _first_length(arguments: Arguments, scaling: RopeScaling) -> int:
+    """The longest sequence before scaling; Llama 3's is 8192."""
+    longest = arguments.count("max-position-embeddings") or arguments.count("seq-length")
+    return 8192 if scaling == "llama3" or longest is None else longest
 
 
 def _latent(arguments: Arguments, *, causal: bool) -> LatentAttentionBlock:
@@ -136,7 +143,7 @@ def _latent(arguments: Arguments, *, causal: bool) -> LatentAttentionBlock:
             interleaved=True,
             scaling="yarn" if is_yarn else "none",
             factor=arguments.number("rotary-scaling-factor", 40.0) if is_yarn else 1.0,
-            original_max_positions=4096 if is_yarn else 8192,
+            original_max_positions=4096 if is_yarn else _first_length(arguments, "none"),
         ),
         causal=causal,
     )

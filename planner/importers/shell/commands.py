@@ -318,6 +318,8 @@ def _with_text(
     asked = directives(text)
     reader.layers = [*reader.layers, *([asked] if asked else []), *found.layers]
     _enter(reader, found, environment)
+    if found.positional:
+        reader.state.positional = list(found.positional)
     for name, value in variables_of(sizes_of_all(reader.layers)).items():
         reader.state.set(name, value)
     try:

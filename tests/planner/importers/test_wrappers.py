@@ -44,6 +44,11 @@ def test_text_for_another_shell_is_found(line: str, text: str) -> None:
     assert peeled(tuple(shlex.split(line))).text == text
 
 
+def test_text_has_arguments_of_its_own() -> None:
+    found = peeled(("srun", "bash", "-c", 'torchrun "$@"', "launch", "t.py", "--a"))
+    assert (found.text, found.positional) == ('torchrun "$@"', ("t.py", "--a"))
+
+
 def test_variables_that_wrappers_set() -> None:
     line = "mpirun -x A=1 -x PATH docker run -e B=2 --env=C=3 img env D=4 python t.py"
     assert peeled(tuple(line.split())).environment == {"A": "1", "B": "2", "C": "3", "D": "4"}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.export_jobs import exported_jobs
+from benchmarks.export_round_trip import plain
 from shardwright.planner.importers.megatron.read import read_megatron
 from shardwright.specs import InputError
 from shardwright.specs.sources import resolve_model
@@ -40,6 +42,19 @@ def test_samples_are_there_or_absent_with_a_word() -> None:
     if not SAMPLES.exists():
         pytest.skip("the samples of launch scripts are not beside this checkout")
     assert len(list(SAMPLES.glob("*.json"))) > 10
+
+
+@pytest.mark.parametrize("file", ["train.sh", "train.sbatch"])
+def test_exported_plans_come_back_with_the_same_layout(file: str, tmp_path: Path) -> None:
+    """`benchmarks/export_round_trip.py` does so with 200."""
+    for job, exported in exported_jobs("megatron-lm", 8, seed=1):
+        (tmp_path / file).write_text(exported.files[file], encoding="utf-8")
+        reading = read_megatron(tmp_path / file)
+        assert reading.layout is not None
+        assert plain(reading.layout, job.model) == plain(job.layout, job.model)
+        assert (reading.conflicts, reading.gpus) == ((), job.layout.world)
+        assert reading.model is not None
+        assert reading.model.decoder.num_layers == job.model.decoder.num_layers
 
 
 def test_variables_and_options_that_the_user_gives_hold(tmp_path: Path) -> None:

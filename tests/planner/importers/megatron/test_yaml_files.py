@@ -29,7 +29,8 @@ def test_fields_of_a_yaml_configuration_are_options() -> None:
 
 def test_a_container_of_kubernetes_lists_a_command() -> None:
     text = (
-        "spec:\n  containers:\n    - image: x\n      command: [torchrun, --nnodes=2, --nproc_per_node=8]\n"
+        "spec:\n  containers:\n    - image: x\n"
+        "      command: [torchrun, --nnodes=2, --nproc_per_node=8]\n"
         "      args:\n        - pretrain_gpt.py\n        - --num-layers=4\n"
     )
     command = command_of_yaml(text, "job.yaml")
