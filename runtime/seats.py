@@ -8,9 +8,12 @@ ranks themselves are processes of their own, so that one that dies takes nobody 
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed import DistError
 from torch.distributed.distributed_c10d import Store
 
@@ -104,6 +107,19 @@ class Seats:
             probe.bind(("", 0))
             return int(probe.getsockname()[1])
 
+    @contextmanager
+    def meeting_point(self) -> Iterator[int]:
+        """A port where ranks meet while this is open, held by the leader; 0 elsewhere.
+
+        A port that was merely free a while ago may be another program's by the time they meet.
+        """
+        if not self.leads:
+            yield 0
+            return
+        store = TCPStore(self.address, 0, is_master=True, wait_for_workers=False)
+        yield store.port
+        del store
+
     def environment(self, place: int, port: int) -> dict[str, str]:
         """What tells the rank at ``place`` of those held here who it is, as torchrun would."""
         return {
@@ -113,7 +129,8 @@ class Seats:
             "LOCAL_WORLD_SIZE": str(self.ranks_on_node),
             "MASTER_ADDR": self.address,
             "MASTER_PORT": str(port),
-            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # that of `meeting_point`
+            "TORCHELASTIC_RESTART_COUNT": "0",
         }
 
     def _read(self, store: Store, key: str) -> str:

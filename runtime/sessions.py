@@ -71,23 +71,33 @@ def run_trial(job: TrialJob | None, seats: Seats, report: Report | None = None) 
     """
     session, done = 0, None
     while True:
-        turn = _share(seats, session, _Turn(job=job, port=seats.free_port()))
-        if turn.job is None:
-            if turn.exit_code:
-                raise SystemExit(turn.exit_code)
-            return done
-        with tempfile.TemporaryDirectory(prefix="shardwright-trial-") as name:
-            folder = Path(name)
-            ending = _run_session(turn.job, turn.port, seats, session, folder, report)
-            endings = seats.gather(f"ending-{session}", ending.to_json())
-            session += 1
-            if seats.leads:
-                try:
-                    done = job_after(turn.job, folder, list(map(Ending.from_json, endings)))
-                    job = done if done.running() else None
-                except ShardwrightError as error:
-                    call_off(seats, error, session)
-                    raise
+        with seats.meeting_point() as port:
+            turn = _share(seats, session, _Turn(job=job, port=port))
+            if turn.job is None:
+                if turn.exit_code:
+                    raise SystemExit(turn.exit_code)
+                return done
+            done = _take_turn(turn, turn.job, seats, session, report)
+        session += 1
+        if done is not None:
+            job = done if done.running() else None
+
+
+def _take_turn(
+    turn: _Turn, job: TrialJob, seats: Seats, session: int, report: Report | None
+) -> TrialJob | None:
+    """One session; on the leader the job with what it found."""
+    with tempfile.TemporaryDirectory(prefix="shardwright-trial-") as name:
+        folder = Path(name)
+        ending = _run_session(job, turn.port, seats, session, folder, report)
+        endings = seats.gather(f"ending-{session}", ending.to_json())
+        if not seats.leads:
+            return None
+        try:
+            return job_after(job, folder, list(map(Ending.from_json, endings)))
+        except ShardwrightError as error:
+            call_off(seats, error, session + 1)
+            raise
 
 
 def call_off(seats: Seats, error: ShardwrightError, session: int = 0) -> None:
