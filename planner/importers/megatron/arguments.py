@@ -115,8 +115,9 @@ def parse_arguments(words: Iterable[str], unknowns: Unknowns) -> Arguments:
     option: str | None = None
     values: list[str] = []
     for word in (*words, None):
+        word = None if word is None else re.sub(r"[ \t\r\n]+", " ", word)
         if word is not None and not is_option(word.strip("'\"")):
-            values.append(word.strip("'\"") if word != '""' else "")
+            values.append(word.strip("'\""))
             continue
         _keep(found, option, values)
         if word is None:

@@ -95,7 +95,10 @@ class _Parser:
                 break
             if self.scan.peek() == ")" or self.scan.peek(2) == ";;":
                 break
+            start = self.scan.at
             nodes.append(self._and_or())
+            if self.scan.at == start:
+                raise self.scan.error(f"{self.scan.peek()!r} stands where a command should")
         self._depth -= 1
         return tuple(nodes)
 
@@ -262,7 +265,10 @@ class _Parser:
         self.scan.at += len(name)
         self._skip_blanks()
         if self.scan.peek() == "(":
-            self.scan.at = self.scan.text.index(")", self.scan.at) + 1
+            closing = self.scan.text.find(")", self.scan.at)
+            if closing < 0:
+                raise self.scan.error("( is never closed")
+            self.scan.at = closing + 1
         self._skip_lines()
         return Function(name, self._command())
 
@@ -380,8 +386,10 @@ class _Parser:
                 self.scan.at += 1
             elif tokens and plain_text_of(tokens[-1]) == "=~":
                 tokens.append(self.scan.word(BLANKS + "\n"))
+            elif word := self.scan.word():
+                tokens.append(word)
             else:
-                tokens.append(self.scan.word())
+                raise self.scan.error(f"{self.scan.peek()!r} stands in a condition")
 
     def _skip_lines_of_condition(self) -> None:
         self._skip_blanks()

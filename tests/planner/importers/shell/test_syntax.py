@@ -54,7 +54,8 @@ def test_a_here_document_belongs_to_its_command() -> None:
 @pytest.mark.parametrize(
     "text",
     ["if x; then y", "echo 'a", 'echo "a', "for i in 1; do", "case x in a)", "x=(1 2", "echo $(ls",
-     "${", "f() { ", "[[ a", "(a", "`x", "echo ${X"],
+     "${", "f() { ", "[[ a", "(a", "`x", "echo ${X",
+     "[[ a ; b ]]", "[[ a | b ]]", "function f (", "[[ a =~"],
 )  # fmt: skip
 def test_what_never_ends_is_refused_with_its_line(text: str) -> None:
     with pytest.raises(InputError, match="line 1"):
