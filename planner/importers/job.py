@@ -57,8 +57,10 @@ def job_of(path: Path, target: str, asked: Asked, given: Given = NOTHING) -> Job
 
         given = replace(given, model=read_model(asked.model).spec)
     reading = read_file(path, target, given)
+    named: dict[str, str] = {}
     if reading.model is None and given.model is None:
-        raise _without_model(reading)
+        only, named["model"] = _only_model_of_size(reading)
+        given = replace(given, model=only)
     profile, source = _profile(reading, asked)
     world = profile.devices.num_devices
     given = replace(given, world=world)
@@ -72,12 +74,27 @@ def job_of(path: Path, target: str, asked: Asked, given: Given = NOTHING) -> Job
     question.assumed.update(
         {
             name: value
-            for name, value in {**reading.assumed, **assumed}.items()
+            for name, value in {**named, **reading.assumed, **assumed}.items()
             if getattr(typed, name, None) is None
             and not (name == "vocab_size" and asked.model is not None)
         }
     )
     return Job(question, reading, notes)
+
+
+def _only_model_of_size(reading: Reading) -> tuple[ModelSpec, str]:
+    """The one known model with the layers and the width that a script states, and what is thereby
+    assumed; raises `InputError` where there are none or several."""
+    from shardwright.specs.sources import resolve_model
+
+    layers, hidden = reading.stated.get("layers"), reading.stated.get("hidden")
+    alike = _models_of_size(layers, hidden)
+    if len(alike) != 1:
+        raise _without_model(reading)
+    words = (
+        f"{alike[0]} (the only known one with {layers} layers x {hidden}; the rest is not given)"
+    )
+    return resolve_model(alike[0]), words
 
 
 def _without_model(reading: Reading) -> InputError:

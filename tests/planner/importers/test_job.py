@@ -68,9 +68,16 @@ def test_what_nobody_says_is_asked_for(tmp_path: Path) -> None:
     slurm = SCRIPTS["slurm with one task per device"]
     with pytest.raises(InputError, match="says h100, of which there are"):
         job(tmp_path, slurm, asked=Asked())
-    text = "torchrun --nproc_per_node 8 p.py --num-layers 94 --hidden-size 4096 --bf16\n"
+    text = "torchrun --nproc_per_node 8 p.py --num-layers 32 --hidden-size 4096 --bf16\n"
     with pytest.raises(InputError, match="of the same layers and width"):
         job(tmp_path, Script(text, {}))
+
+
+def test_the_only_known_model_of_some_size_is_assumed_in_words(tmp_path: Path) -> None:
+    text = "torchrun --nproc_per_node 8 p.py --num-layers 94 --hidden-size 4096 --bf16\n"
+    question = job(tmp_path, Script(text, {})).question
+    assert question.model.name == "qwen3-235b-a22b"
+    assert "the only known one with 94 layers" in question.assumed["model"]
 
 
 def test_batch_and_length_are_assumed_in_words_where_nothing_states_them(tmp_path: Path) -> None:
