@@ -12,7 +12,7 @@ from typing import Any
 
 import shardwright
 from shardwright.cost_models.pipeline.schedules import schedule_of
-from shardwright.cost_models.pricing import extrapolations
+from shardwright.cost_models.pricing import extrapolations, is_own
 from shardwright.hardware_profiles.profile import HardwareProfile
 from shardwright.hardware_profiles.rank_environment import rank_environment
 from shardwright.planner.asked import asked_of
@@ -39,6 +39,7 @@ from shardwright.specs import (
     SoftwareSpec,
     TrainingSpec,
 )
+from shardwright.specs.layout import UNSPLIT
 from shardwright.specs.plan import PLAN_SCHEMA
 
 logger = logging.getLogger(__name__)
@@ -144,6 +145,7 @@ def plan(
         why, helps = _why_and_helps(outcome, constraints, goal, settle, is_wanted=suggest)
         return PlanAnswer(False, None, stated, why, helps, outcome.certificate)
     best, *others = found.ranking
+    stated |= _uncounted(problem, best.layout)
     made = _plan(problem, best, found.certificate, stated, command)
     made = made.model_copy(
         update={
@@ -227,6 +229,7 @@ def estimate(
     engine = engine_for(problem)
     prediction = engine.predict(wanted)
     candidate = Candidate(layout=wanted, prediction=prediction)
+    stated |= _uncounted(problem, wanted)
     certificate = _single_certificate()
     made = _plan(problem, candidate, certificate, stated, command)
     if prediction.memory_verdict != "does_not_fit":
@@ -283,6 +286,21 @@ def _beyond(problem: Problem) -> dict[str, str]:
         if found
         else {}
     )
+
+
+def _uncounted(problem: Problem, layout: Layout) -> dict[str, str]:
+    """Memory that the price of a layout leaves out, as something assumed.
+
+    Books of other software count what a micro-batch keeps, whole until its gradients of weights are
+    made, but not the gradients of outputs that these wait with. Those of our own runtime do.
+    """
+    is_counted = is_own(problem.profile, problem.software)
+    if is_counted or layout.schedule is None or layout.schedule in UNSPLIT:
+        return {}
+    return {
+        "memory": f"{layout.schedule} puts gradients of weights off; what they wait with is not"
+        " counted (tens of GiB at tp 16)"
+    }
 
 
 def _problem(

@@ -29,10 +29,7 @@ from shardwright.planner.stacks.prices import StackPrices
 from shardwright.planner.stacks.rooms import SLACK, Floats, Path, Rooms
 from shardwright.planner.stacks.units import ALONE
 from shardwright.specs import ScheduleName
-from shardwright.specs.layout import V_SHAPED
-
-UNSPLIT = (ScheduleName.GPIPE, ScheduleName.ONE_F_ONE_B, ScheduleName.INTERLEAVED)
-"""Schedules that do not split the backward pass."""
+from shardwright.specs.layout import UNSPLIT, V_SHAPED
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from shardwright.planner.layout_text import CP_KINDS, RANK_ORDERS, SCHEDULES, recompute_from
 from shardwright.planner.problem import Problem
 from shardwright.specs import Layout
+from shardwright.specs.layout import UNSPLIT
 
 
 class Grid(NamedTuple):
@@ -70,10 +71,9 @@ class Leaf(NamedTuple):
     @property
     def is_split(self) -> bool:
         """Whether the schedule splits the backward pass."""
-        return self.pipeline.schedule not in _UNSPLIT
+        return self.pipeline.schedule != "none" and self.pipeline.schedule not in UNSPLIT
 
 
-_UNSPLIT = ("none", "gpipe", "1f1b", "interleaved-1f1b")
 _POLICIES = ("none", "selective", "full")
 
 

@@ -24,8 +24,7 @@ from shardwright.planner.stacks.stages import (
     least_count,
 )
 from shardwright.specs import ScheduleName
-
-_UNSPLIT = (ScheduleName.GPIPE, ScheduleName.ONE_F_ONE_B, ScheduleName.INTERLEAVED)
+from shardwright.specs.layout import UNSPLIT
 
 
 class Interleaving:
@@ -93,7 +92,7 @@ class Interleaving:
             )  # fmt: skip
             if best is None or passed_s + self._work_s(best) >= self._limit():
                 return None
-            passed_s += best[0].total_s if self._name in _UNSPLIT else best[0].forward_s
+            passed_s += best[0].total_s if self._name in UNSPLIT else best[0].forward_s
             found |= dict(zip(own, best, strict=True))
         return tuple(found[stage] for stage in range(self._num_stages))
 
@@ -170,7 +169,7 @@ class Interleaving:
     def _bound_s(self, starts: tuple[int, ...], options: tuple[Option, ...]) -> float:
         """The longest of the paths that `partition` names; a rank's first stage is stage r."""
         m, edges = self._grid.num_microbatches, (0, *starts, self._stages.num_units)
-        is_unsplit = self._name in _UNSPLIT
+        is_unsplit = self._name in UNSPLIT
         sent = [*self._messages_s, 0.0]
         if not self._blocks:
             sent = [0.0] * self._num_stages

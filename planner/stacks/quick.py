@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from shardwright.cost_models.pipeline.fast import in_flight
 from shardwright.cost_models.pipeline.orders import ranks_of_stages
-from shardwright.planner.stacks.bounds import UNSPLIT, ShapeWork, StateRows
+from shardwright.planner.stacks.bounds import ShapeWork, StateRows
 from shardwright.planner.stacks.choices import Leaf
 from shardwright.planner.stacks.prices import StackPrices
 from shardwright.planner.stacks.rooms import SLACK, Floats
 from shardwright.specs import ScheduleName
+from shardwright.specs.layout import UNSPLIT
 
 _MOST_WAYS = 2
 """Of more no bound is made."""

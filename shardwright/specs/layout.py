@@ -46,6 +46,8 @@ MOST_FORWARDS = 2**15
 """Of one step over all pipeline stages; schedules are stored and simulated action by action."""
 
 V_SHAPED = frozenset({ScheduleName.ZB_V, ScheduleName.DUALPIPE_V})
+UNSPLIT = frozenset({ScheduleName.GPIPE, ScheduleName.ONE_F_ONE_B, ScheduleName.INTERLEAVED})
+"""Schedules that do not split the backward pass."""
 
 _ONE_STAGE_PER_RANK = (
     ScheduleName.GPIPE, ScheduleName.ONE_F_ONE_B, ScheduleName.ZB_H1, ScheduleName.ZB_H2,

@@ -130,6 +130,16 @@ def test_an_estimate_prices_the_layout_that_was_named() -> None:
     assert set(answer.to_json_dict()) == ANSWER_KEYS
 
 
+@pytest.mark.parametrize(("schedule", "vpp"), [("zb-h1", 1), ("zb-v", 2), ("1f1b", 1)])
+def test_memory_that_a_split_backward_leaves_uncounted_is_said(schedule: str, vpp: int) -> None:
+    """Books of other software leave it out; where both halves run at once there is none."""
+    layout = f"pp=2,schedule={schedule},vpp={vpp}"
+    answer = estimate(model=MODEL, profile=PROFILE, training=TRAINING, layout=layout)
+    assert ("memory" in answer.assumed) == (schedule != "1f1b")
+    assert answer.plan is not None
+    assert answer.plan.assumed == answer.assumed
+
+
 def test_an_estimate_equals_the_plan_of_the_same_layout() -> None:
     made = plan_of().plan
     assert made is not None
