@@ -296,7 +296,6 @@ ARGUED = {
     "BS-GBS-RAMP/2": "at 50 GB/s per node, gradients of more replicas cost more than the bubble",
     "NT-1B-TP-DP/3": "nanotron reached 30 % MFU here, stacks on average would 46 %",
     "NET-A10-2x2/2": "ZeRO 3 over the two devices of a node gathers nothing across nodes either",
-    "COST-LLAMA2/1": "with the optimizer in host memory 0.06 % below the range (68 % MFU)",
     "COST-PHI2-SUSPECT/1": "the best layout is at 63 % MFU, the range ends at 61 %",
 }
 """Checks that do not hold, with the reason; `benchmarks/user_cases.md` has the numbers."""
