@@ -66,8 +66,8 @@ def test_a_keyboard_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> 
     "arguments",
     [
         pytest.param(["no-such-command"], id="unknown-command"),
-        pytest.param(["plan"], id="missing-argument"),
-        pytest.param(["plan", "gpt2"], id="missing-option"),
+        pytest.param(["model"], id="missing-argument"),
+        pytest.param(["export", "plan.json"], id="missing-option"),
         pytest.param(["plan", "gpt2", "--cluster", "x", "--gpus", "0"], id="zero-gpus"),
         pytest.param(["plan", "gpt2", "--cluster", "x", "--gpus", "many"], id="no-number"),
         pytest.param(["models", "--no-such-option"], id="unknown-option"),
@@ -79,6 +79,19 @@ def test_usage_errors_end_with_2(capsys: pytest.CaptureFixture[str], arguments: 
     assert out == ""
     assert "Traceback" not in err
     assert "Usage: shardwright" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"), [(["plan"], "--from-megatron"), (["plan", "gpt2"], "--cluster C")]
+)
+def test_what_a_script_may_say_in_its_place_is_asked_for(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    assert execute(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: no ")
+    assert named in err
 
 
 def test_exit_codes_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
