@@ -85,7 +85,7 @@ class TestRanks:
                 """
                 wait()
                 if rank == 1:
-                    sys.stderr.write("the device is gone")
+                    print("the device is gone", file=sys.stderr, flush=True)
                     os._exit(3)
                 time.sleep(4)
                 """
